@@ -8,6 +8,7 @@ import struct
 from typing import Any
 
 from fakes.gateway import FakeGateway, respond
+from frontend.documented_responses import check_documented
 from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
@@ -26,11 +27,16 @@ def send(
     oip: OipHandler | None = None,
     **settings: Any,
 ) -> HttpResponse:
-    """Return the response of the handler, or of a new one with this gateway. A body that is not bytes becomes JSON."""
+    """Return the response of the handler, or of a new one with this gateway. A body that is not bytes becomes JSON.
+
+    Every response must be one that the OpenAPI document describes.
+    """
     oip = oip or OipHandler(gateway or FakeGateway(), HttpSettings(**settings), version="1.2.3")
     path, _, query = path.partition("?")
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return asyncio.run(respond(oip, HttpRequest(method, path, query, headers or {}, content)))
+    response = asyncio.run(respond(oip, HttpRequest(method, path, query, headers or {}, content)))
+    check_documented(method, path, response)
+    return response
 
 
 def post(

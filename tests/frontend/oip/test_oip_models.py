@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes.gateway import SPECS, FakeGateway, respond
-from frontend.oip_requests import content, send
+from frontend.oip_requests import content, error, send
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import Admit
 from horologe_frontend.auth import BearerKeys, check_open, read_keys
@@ -112,6 +112,8 @@ def test_repository(prefix: str) -> None:
     assert send("POST", f"{prefix}/models/nope/load", b"", gateway).status == 404
     assert send("POST", f"{prefix}/models/gone/load", b"{", gateway).status == 400
     assert send("POST", f"{prefix}/models/gone/load", b'{"parameters":{"config":"{}"}}', gateway).status == 501
+    said = error(send("POST", f"{prefix}/models/gone/unload", {"parameters": {"unload_dependents": "no"}}, gateway))
+    assert said == "parameters: unload_dependents: got 'no', wanted true or false"
 
 
 @pytest.mark.parametrize(

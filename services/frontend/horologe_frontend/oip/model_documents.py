@@ -13,6 +13,7 @@ from horologe_frontend.core.model_versions import check_read
 from horologe_frontend.core.stats import DurationTotal, ModelStats
 from horologe_frontend.http.http_messages import Unsupported
 from horologe_frontend.oip.known_parameters import LOAD, check_parameters
+from horologe_frontend.oip.predicts import NO_PARAMETERS, flag_parameter
 from horologe_frontend.oip.response_json import (
     BatchingJson,
     BatchStatisticsJson,
@@ -107,6 +108,8 @@ class ModelDocuments:
             if name == "config" or name.startswith("file:"):
                 raise Unsupported(f"parameters.{name}: not supported: models come from the repository on disk")
         check_parameters("parameters.", parameters, LOAD)
+        for name in LOAD:
+            flag_parameter(parameters or NO_PARAMETERS, "parameters", name, False)
         models = await self._gateway.call(Admit(0, model, "", admitted))
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)

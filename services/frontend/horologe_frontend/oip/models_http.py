@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_frontend.http.http_messages import HttpResponse, Unsupported, json_response
+from horologe_frontend.oip.known_parameters import LOAD
 
 if TYPE_CHECKING:
     from horologe_frontend.http.http_messages import HttpRequest
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 OPTIONAL_BYTES = 64 << 10
 """Maximum size of JSON without tensors."""
+LOAD_SCHEMA = {"type": ["object", "null"], "properties": dict.fromkeys(LOAD, {"type": "boolean"})}
+"""Schema of the parameters of a load. Others are refused when they have been read."""
 T = TypeVar("T")
 
 
@@ -28,7 +32,7 @@ class IndexJson(msgspec.Struct, forbid_unknown_fields=True):
 class LoadJson(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a request to load or unload a model."""
 
-    parameters: dict[str, Any] | None = None
+    parameters: Annotated[dict[str, Any] | None, Meta(extra_json_schema=LOAD_SCHEMA)] = None
 
 
 class ModelsHandler:
