@@ -18,7 +18,7 @@ STATE_VARIABLES = tuple(
     f"HOROLOGE_{name}" for name in ("WORKER_CACHE", "PROFILER_STATE", "SELECTOR_STATE", "TUNER_STATE")
 )
 """Settings of the folders to which services write."""
-OPTIONS_OF_TESTS = ("HOROLOGE_IGNITER_DATA", "HOROLOGE_SWARM_TESTS")
+OPTIONS_OF_TESTS = ("HOROLOGE_IGNITER_DATA", "HOROLOGE_SWARM_TESTS", "HOROLOGE_WRITE_CLIENTS")
 TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "COLUMNS", "LINES")
 """Variables that change the output of commands."""
 

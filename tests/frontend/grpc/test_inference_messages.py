@@ -143,20 +143,29 @@ def twice(request: Any) -> Any:
         (both_contents(), ("contents", "raw_input_contents", "one of them")),
         (twice(infer_request()), ("input 'in'", "twice")),
         (edited(parameters={"colour": "red"}), ("parameters.colour", "unknown")),
-        (edited(parameters={"binary_data_output": True}), ("parameters.binary_data_output", "unknown")),
+        (edited(parameters={"binary_data_output": False}), ("parameters.binary_data_output", "False", "always raw")),
         (edited(parameters={"slo_ms": "fast"}), ("parameters.slo_ms", "'fast'", "milliseconds")),
         (edited(parameters={"timeout": -1}), ("parameters.timeout", "-1", "microseconds")),
         (edited(parameters={"sequence_id": 3}), ("parameters.sequence_id", "sequences are not supported")),
         (with_output("nope"), ("output 'nope'", "unknown", "out")),
         (with_output("out", classification=-1), ("output 'out'", "classification", "-1")),
-        (with_output("out", binary_data=False), ("output 'out'", "binary_data", "unknown")),
-        (with_input_parameter("binary_data_size", 16), ("input 'in'", "binary_data_size", "unknown")),
+        (with_output("out", binary_data=False), ("output 'out'", "binary_data", "False", "always raw")),
+        (with_input_parameter("binary_data_size", 15), ("input 'in'", "binary_data_size", "got 15", "wanted 16")),
     ],
 )
 def test_errors_name_the_field_the_value_and_what_was_wanted(request_of: Any, words: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInput) as caught:
         read(request_of)
     assert all(word in caught.value.reason for word in words), caught.value.reason
+
+
+def test_parameters_about_binary_data_say_what_is_the_case() -> None:
+    """KServe's client sends the parameters of HTTP with raw contents."""
+    request = with_output("out", binary_data=True)
+    set_parameter(request.inputs[0].parameters["binary_data_size"], 16)
+    set_parameter(request.parameters["binary_data_output"], True)
+    inference = read(request)
+    assert (inference.predict.inputs[0].nbytes, inference.predict.outputs) == (16, ("out",))
 
 
 def test_errors_of_typed_contents() -> None:

@@ -18,7 +18,7 @@ from horologe_frontend.grpc.tensor_contents import bytes_field, read_contents
 from horologe_frontend.oip.binary_encoding import check_bytes, classify
 from horologe_frontend.oip.inference_response import OutputFormat, answer_parameters, template_key
 from horologe_frontend.oip.json_encoding import OutputJson, check_datatype_and_shape, check_signature
-from horologe_frontend.oip.known_parameters import GRPC_INPUT, GRPC_OUTPUT, GRPC_REQUEST, check_parameters
+from horologe_frontend.oip.known_parameters import INPUT, REQUEST, check_parameters, check_raw
 from horologe_frontend.oip.predicts import InferenceRequest, make_predict, read_response_format, refuse_shared_memory
 
 if TYPE_CHECKING:
@@ -45,17 +45,22 @@ def read_in_steps(spec: ModelSpec, request: Any) -> Steps[InferenceRequest]:
     Raise `InvalidInput` or `TooLarge`. The message names the field, the value received and the value wanted.
     """
     parameters = parameter_values("parameters.", request.parameters) if request.parameters else {}
-    check_parameters("parameters.", parameters, GRPC_REQUEST)
-    outputs = [
-        OutputJson(output.name, parameter_values(f"output {output.name!r}: parameters.", output.parameters))
-        for output in request.outputs
-    ]
-    form = read_response_format(spec, outputs, RAW, request.id, parameters, GRPC_OUTPUT)
+    check_parameters("parameters.", parameters, REQUEST)
+    check_raw("parameters.", parameters, "binary_data_output")
+    outputs = [_read_output(output) for output in request.outputs]
+    form = read_response_format(spec, outputs, RAW, request.id, parameters)
     tensors, buffers = yield from _read_inputs(spec, request)
     predict = make_predict(
         spec, request.model_version, parameters, tensors, tuple(form.outputs), request.id[:NAME_LIMIT]
     )
     return InferenceRequest(predict, buffers, form)
+
+
+def _read_output(output: Any) -> OutputJson:
+    where = f"output {output.name!r}: parameters."
+    parameters = parameter_values(where, output.parameters)
+    check_raw(where, parameters, "binary_data")
+    return OutputJson(output.name, parameters)
 
 
 def limit_budget(inference: InferenceRequest, spec: ModelSpec, remaining_ns: int) -> InferenceRequest:
@@ -85,7 +90,7 @@ def _read_inputs(spec: ModelSpec, request: Any) -> Steps[tuple[tuple[Tensor, ...
         names.add(name)
         check_datatype_and_shape(name, datatype, shape)
         if tensor.parameters:
-            _check_input_parameters(name, tensor)
+            _check_input_parameters(name, tensor, len(raw[index]) if raw else 0)
         if not raw:
             check_signature(spec, name, datatype, shape)
             buffer = yield from read_contents(tensor, held_bytes)
@@ -100,11 +105,13 @@ def _read_inputs(spec: ModelSpec, request: Any) -> Steps[tuple[tuple[Tensor, ...
     return tuple(tensors), buffers
 
 
-def _check_input_parameters(name: str, tensor: Any) -> None:
+def _check_input_parameters(name: str, tensor: Any, raw_bytes: int) -> None:
     place = f"input {name!r}"
     parameters = parameter_values(f"{place}: parameters.", tensor.parameters)
-    check_parameters(f"{place}: parameters.", parameters, GRPC_INPUT)
+    check_parameters(f"{place}: parameters.", parameters, INPUT)
     refuse_shared_memory(place, parameters)
+    if (size := parameters.get("binary_data_size", raw_bytes)) != raw_bytes:
+        raise InvalidInput(f"{place}: parameters.binary_data_size: got {size}, wanted {raw_bytes}, of raw_input_contents")
 
 
 def classify_outputs(

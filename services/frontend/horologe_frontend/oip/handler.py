@@ -187,7 +187,9 @@ class OipHandler:
             answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client)
             return await self._write_answer(request, inference, answer, buffers, held)
         response = await self._serve(route, request, held)
-        return await _compress_whole(request, response, held) if _is_compressed(request, response) else response
+        if route.operation.has_binary and _is_compressed(request, response):
+            return await _compress_whole(request, response, held)
+        return response  # Triton's asyncio client accepts compression, but cannot read documents that have it
 
     async def _serve(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         self._check_management(route, request)

@@ -47,9 +47,6 @@ SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memo
 """Known, so that `shared_memory_region` gets its own error."""
 INPUT = ("binary_data_size", *SHARED_MEMORY)
 OUTPUT = ("binary_data", "classification", *SHARED_MEMORY)
-GRPC_REQUEST = tuple(name for name in REQUEST if name != "binary_data_output")
-GRPC_INPUT, GRPC_OUTPUT = SHARED_MEMORY, ("classification", *SHARED_MEMORY)
-"""Over gRPC, whether a tensor is raw depends on the field that holds it."""
 LOAD = ("unload_dependents",)
 """Triton's client sends it. No model here has dependents."""
 INDEPENDENT = "requests are independent of each other: sequences are not supported"
@@ -83,6 +80,12 @@ def check_neutral(place: str, name: str, value: Any) -> None:
     if not any(type(value) is type(neutral) and value == neutral for neutral in values):
         wanted = " or ".join(map(repr, values)).lower()
         raise InvalidInput(f"{place}: got {value!r}, wanted {wanted}, or no such parameter: {reason}")
+
+
+def check_raw(where: str, parameters: Mapping[str, Any], name: str) -> None:
+    """Raise `InvalidInput` if a parameter asks for outputs over gRPC in another form than raw contents."""
+    if (value := parameters.get(name, True)) is not True:
+        raise InvalidInput(f"{where}{name}: got {value!r}, wanted true: outputs over gRPC are always raw")
 
 
 def ignored_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:

@@ -108,27 +108,23 @@ def read_response_format(
     default: OutputFormat,
     name: str,
     parameters: Mapping[str, Any],
-    known: Sequence[str] = OUTPUT,
 ) -> ResponseFormat:
-    """Return the form of the response. Raise `InvalidInput`.
-
-    `name`: the client's id of the request. `known`: the parameters that an output may have.
-    """
+    """Return the form of the response. Raise `InvalidInput`. `name`: the client's id of the request."""
     if len(outputs) > max(OUTPUTS_MANY, len(spec.outputs)):
         raise InvalidInput(f"outputs: got {len(outputs)}, wanted at most {len(spec.outputs)}")
     requested: dict[str, OutputFormat] = {}
     for output in outputs:
         if output.name in requested:
             raise InvalidInput(f"output {output.name!r}: requested twice")
-        requested[output.name] = _read_output_format(output, default, known) if output.parameters else default
+        requested[output.name] = _read_output_format(output, default) if output.parameters else default
     form = ResponseFormat(requested, default, name, ignored_parameters(parameters))
     _check_outputs(spec, form)
     return form
 
 
-def _read_output_format(output: OutputJson, default: OutputFormat, known: Sequence[str]) -> OutputFormat:
+def _read_output_format(output: OutputJson, default: OutputFormat) -> OutputFormat:
     where, parameters = f"output {output.name!r}", output.parameters or NO_PARAMETERS
-    check_parameters(f"{where}: parameters.", parameters, known)
+    check_parameters(f"{where}: parameters.", parameters, OUTPUT)
     refuse_shared_memory(where, parameters)
     classes = parameters.get("classification", 0)
     if not isinstance(classes, int) or isinstance(classes, bool) or classes < 0:
