@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from queue import SimpleQueue
+from typing import Self
 
 
 class Proxy:
@@ -28,7 +29,7 @@ class Proxy:
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,11 +80,15 @@ class Proxy:
                     self._threads.append(threading.Thread(target=self._copy, args=(pair, source, sink)))
                     self._threads[-1].start()
 
+    def _read_chunk(self, chunk: bytes, is_from_client: bool) -> None:
+        """Do nothing. Subclasses may read what is forwarded."""
+
     def _copy(self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while chunk := source.recv(1 << 16):
                 if pair in self._cut:
                     return
+                self._read_chunk(chunk, source is pair[0])
                 if sink not in self._muted:
                     sink.sendall(chunk)
         if pair not in self._cut:

@@ -144,6 +144,7 @@ def twice(request: Any) -> Any:
         (twice(infer_request()), ("input 'in'", "twice")),
         (edited(parameters={"colour": "red"}), ("parameters.colour", "unknown")),
         (edited(parameters={"binary_data_output": False}), ("parameters.binary_data_output", "False", "always raw")),
+        (edited(parameters={"triton_enable_empty_final_response": 1}), ("triton_enable_empty_final_response", "got 1")),
         (edited(parameters={"slo_ms": "fast"}), ("parameters.slo_ms", "'fast'", "milliseconds")),
         (edited(parameters={"timeout": -1}), ("parameters.timeout", "-1", "microseconds")),
         (edited(parameters={"sequence_id": 3}), ("parameters.sequence_id", "sequences are not supported")),
@@ -166,6 +167,12 @@ def test_parameters_about_binary_data_say_what_is_the_case() -> None:
     set_parameter(request.parameters["binary_data_output"], True)
     inference = read(request)
     assert (inference.predict.inputs[0].nbytes, inference.predict.outputs) == (16, ("out",))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_empty_final_response_may_be_asked_for(wanted: bool) -> None:
+    """Of models with one response, that response is the final one. perf_analyzer sends the parameter in every call."""
+    read(infer_request(parameters={"triton_enable_empty_final_response": wanted}))
 
 
 def test_errors_of_typed_contents() -> None:

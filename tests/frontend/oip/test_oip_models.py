@@ -173,6 +173,8 @@ def test_wrong_method(method: str, path: str, allow: bytes) -> None:
         ("POST", "/v2/systemsharedmemory/unregister"),
         ("GET", "/v2/logging"),
         ("POST", "/v2/models/echo/trace/setting"),
+        ("POST", "/v1/models/echo:predict"),
+        ("GET", "/v1/models/echo"),
     ],
 )
 def test_unsupported_extensions(method: str, path: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,10 +18,11 @@ PASSED, REFUSED = "passed", "refused"
 
 
 class Calls:
-    """Makes the calls of a client, each described by its `label`."""
+    """Makes the calls of a client, each described by its `label`. `package`: the one that contains the client."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: str) -> None:
         self.labels: list[str] = []
+        self._send(package, version(package), "")
 
     async def passes(
         self, label: str, call: Callable[[], Any], is_right: Callable[[Any], object] = lambda result: True
@@ -47,6 +49,9 @@ class Calls:
 
     def _report(self, label: str, result: str, error: str = "") -> None:
         self.labels.append(label)
+        self._send(label, result, error)
+
+    def _send(self, label: str, result: str, error: str) -> None:
         sys.stdout.write(json.dumps([label, result, error]) + "\n")
         sys.stdout.flush()
         sys.stdin.readline()

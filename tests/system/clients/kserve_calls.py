@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 from kserve import InferenceGRPCClient, InferenceRESTClient, InferInput, InferRequest, RESTConfig
+from kserve.protocol.infer_type import RequestedOutput
 
 from system.clients.client_calls import Calls
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 WORDS = np.array(["cat", "d\xf6g"], object)
-IN_THE_CLIENT = 'explain() of protocol "v2"'
 
 
 def a_request(model: str, values: Any, datatype: str, is_binary: bool, **fields: Any) -> InferRequest:
     tensor = InferInput("x", list(values.shape), datatype)
     tensor.set_data_from_numpy(values, binary_data=is_binary)
-    return InferRequest(model, [tensor], **fields)
+    outputs = [RequestedOutput("y", {"binary_data": True})] if is_binary else None
+    return InferRequest(model, [tensor], request_outputs=outputs, **fields)
 
 
 def is_answer(result: Any, wanted: Any) -> bool:
@@ -30,7 +31,7 @@ def is_answer(result: Any, wanted: Any) -> bool:
 
 async def run(client: Any, where: tuple[str, ...]) -> list[str]:
     """Make the calls that both clients have. `where`: their first argument over HTTP."""
-    calls = Calls()
+    calls = Calls("kserve")
     await calls.passes("is_server_live()", lambda: client.is_server_live(*where), bool)
     await calls.passes("is_server_ready()", lambda: client.is_server_ready(*where), bool)
     await calls.passes("is_model_ready()", lambda: client.is_model_ready(*where, model_name="echo"), bool)
@@ -62,22 +63,18 @@ async def run(client: Any, where: tuple[str, ...]) -> list[str]:
             lambda result: result["outputs"][0]["data"] == ROWS.reshape(-1).tolist(),
         )
         old = InferenceRESTClient(RESTConfig(protocol="v1"))
-        for name in ("infer", "explain"):
-            call = getattr(old, name)
-            await calls.is_refused(
-                f'{name}(), protocol="v1"',
-                lambda call=call: call(*where, {"instances": [[1]]}, model_name="echo"),  # type: ignore[misc]
-            )
+        rows: Any = {"data": {"instances": [[1]]}, "model_name": "echo"}
+        await calls.is_refused('infer(), protocol="v1"', lambda: old.infer(*where, **rows))
+        await calls.is_refused('explain(), protocol="v1"', lambda: old.explain(*where, **rows))
+        await calls.is_refused('is_model_ready(), protocol="v1"', lambda: old.is_model_ready(*where, "echo"))
         await old.close()
     return calls.missing(client, "close")
 
 
 async def main(kind: str, address: str) -> None:
-    if kind == "rest":
-        client, where = InferenceRESTClient(RESTConfig(protocol="v2")), (f"http://{address}",)
-    else:
-        client, where = InferenceGRPCClient(address), ()
-    missing = await run(client, where)
+    is_rest = kind == "rest"
+    client = InferenceRESTClient(RESTConfig(protocol="v2")) if is_rest else InferenceGRPCClient(address)
+    missing = await run(client, (f"http://{address}",) if is_rest else ())
     await client.close()
     if missing:
         sys.exit(f"no call of {', '.join(missing)}")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from fakes.proxy import Proxy, _close
+from fakes.proxy import Proxy
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
 REQUEST_LINE = re.compile(rb"((?:GET|POST|PUT|DELETE) /\S*) HTTP/1\.1\r\n")
-UNLIMITED = (("grpc.max_receive_message_length", -1),)
+NO_DEADLINE_S = 1e6
+"""grpc reports a call without a deadline as one with a deadline in the far future."""
 
 
 class HttpRecorder(Proxy):
@@ -28,13 +27,9 @@ class HttpRecorder(Proxy):
         super().__init__(int(address.rpartition(":")[2]))
         self.address = f"127.0.0.1:{self.port}"
 
-    def _copy(self, pair: tuple[socket.socket, socket.socket], source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while chunk := source.recv(1 << 16):
-                if source is pair[0]:
-                    self.requests += [line.decode() for line in REQUEST_LINE.findall(chunk)]
-                sink.sendall(chunk)
-        _close(sink)
+    def _read_chunk(self, chunk: bytes, is_from_client: bool) -> None:
+        if is_from_client:
+            self.requests += [line.decode() for line in REQUEST_LINE.findall(chunk)]
 
 
 class GrpcRecorder(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -61,7 +56,9 @@ class GrpcRecorder(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _forward(self, method: str, messages: Any, context: Any) -> Iterator[bytes]:
         self.requests.append(method.rpartition("/")[2])
         metadata = [item for item in context.invocation_metadata() if item[0] != "user-agent"]
-        call = self._channel.stream_stream(method)(messages, context.time_remaining(), metadata)
+        remaining_s = context.time_remaining()
+        timeout_s = remaining_s if remaining_s is not None and remaining_s < NO_DEADLINE_S else None
+        call = self._channel.stream_stream(method)(messages, timeout_s, metadata)
         context.add_callback(call.cancel)
         try:
             yield from call

@@ -1,4 +1,4 @@
-"""Clients of Triton and KServe, unchanged: every call passes, or is refused with the reason, as docs/clients.md says."""
+"""Clients of Triton and KServe, unchanged: every call passes or is refused, as docs/clients.md says."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from onnx import TensorProto, helper
 from harness.model_folders import a_folder, a_python_model
 from harness.running_up import Up
 from system.clients.client_calls import PASSED, REFUSED
-from system.clients.client_tables import Row, check_section, run_client, take
+from system.clients.client_tables import Row, Run, check_section, run_client, take
 from system.clients.recorders import GrpcRecorder, HttpRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 REQUESTS = 100
 HALVES = """
@@ -91,13 +91,11 @@ def kserve_python() -> str:
 
 
 def test_kserve_over_http(http: HttpRecorder) -> None:
-    rows = run_client("kserve_calls", "rest", http, kserve_python())
-    check_section("kserve over HTTP", {"result": rows})
+    check_section("kserve over HTTP", {"result": run_client("kserve_calls", "rest", http, kserve_python())})
 
 
 def test_kserve_over_grpc(rpc: GrpcRecorder) -> None:
-    rows = run_client("kserve_calls", "grpc", rpc, kserve_python())
-    check_section("kserve over gRPC", {"result": rows})
+    check_section("kserve over gRPC", {"result": run_client("kserve_calls", "grpc", rpc, kserve_python())})
 
 
 def analyze(up: Up, recorder: HttpRecorder | GrpcRecorder, *options: str, rows: int = 1) -> Row:
@@ -131,7 +129,7 @@ def test_perf_analyzer(up: Up, http: HttpRecorder, rpc: GrpcRecorder) -> None:
     if shutil.which("perf_analyzer") is None:
         pytest.skip("perf_analyzer is not on the PATH (see docs/http.md)")
     grpc = ("-i", "grpc")
-    rows: Sequence[Row] = [
+    rows = [
         analyze(up, http, "--concurrency-range", "2"),
         analyze(up, http, "--concurrency-range", "2", "-b", "2", "--async", rows=2),
         analyze(up, http, "--request-rate-range", "100", "--request-distribution", "poisson"),
@@ -141,4 +139,4 @@ def test_perf_analyzer(up: Up, http: HttpRecorder, rpc: GrpcRecorder) -> None:
         analyze(up, rpc, *grpc, "--concurrency-range", "2", "--streaming"),
         refuse_shared_memory(rpc, *grpc),
     ]
-    check_section("perf_analyzer", {"result": rows})
+    check_section("perf_analyzer", {"result": Run("perf_analyzer", rows)})

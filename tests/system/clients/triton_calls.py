@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 WORDS = np.array([b"cat", "d\xf6g".encode()], object)
+LONG_WORDS = np.array([bytes(4096)], object)
 HANDLE = base64.b64encode(bytes(64))
 WITHOUT_REQUEST = ("close", "plugin", "register_plugin", "unregister_plugin")
 
@@ -29,7 +30,7 @@ class TritonCalls:
         self.module: Any = importlib.import_module(f"tritonclient.{kind.removesuffix('.aio')}")
         self.client = client
         self.is_http, self.is_aio = kind.startswith("http"), kind.endswith("aio")
-        self.calls = Calls()
+        self.calls = Calls("tritonclient")
 
     def tensor(self, values: Any = ROWS, datatype: str = "FP32", **options: Any) -> Any:
         tensor = self.module.InferInput("x", list(values.shape), datatype)
@@ -97,6 +98,7 @@ class TritonCalls:
         await self.infer("BYTES", WORDS, "text", inputs=[self.tensor(WORDS, "BYTES")])
         halves = ROWS.astype(np.float16)
         await self.infer("FP16", halves, "half", inputs=[self.tensor(halves, "FP16")])
+        await self.infer("BYTES, 4 kB", LONG_WORDS, "text", inputs=[self.tensor(LONG_WORDS, "BYTES")])
         await self.infer('model_version="1"', model_version="1")
         await self.infer("outputs=[…]", outputs=[self.output()])
         classes = np.array([[b"3.000000:3"], [b"7.000000:3"]], object)
@@ -122,7 +124,7 @@ class TritonCalls:
             )
 
     async def infer_over_http(self) -> None:
-        plain = {"inputs": [self.tensor(binary_data=False)], "outputs": [self.output(binary_data=False)]}
+        plain: Any = {"inputs": [self.tensor(binary_data=False)], "outputs": [self.output(binary_data=False)]}
         await self.infer("FP32, binary_data=False", **plain)
         words = [self.tensor(WORDS, "BYTES", binary_data=False)]
         await self.infer("BYTES, binary_data=False", WORDS, "text", inputs=words)
@@ -174,9 +176,7 @@ class TritonCalls:
 
     async def ask_for_what_is_not_supported(self) -> None:
         client, is_refused = self.client, self.calls.is_refused
-        await is_refused(
-            "infer(sequence_id=7)", lambda: client.infer("echo", [self.tensor()], sequence_id=7, sequence_start=True)
-        )
+        await is_refused("infer(sequence_id=7)", lambda: client.infer("echo", [self.tensor()], sequence_id=7))
         await is_refused('load_model("spare", config=…)', lambda: client.load_model("spare", config="{}"))
         await is_refused(
             'load_model("spare", config=…, files=…)',

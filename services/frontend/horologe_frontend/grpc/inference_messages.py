@@ -19,7 +19,13 @@ from horologe_frontend.oip.binary_encoding import check_bytes, classify
 from horologe_frontend.oip.inference_response import OutputFormat, answer_parameters, template_key
 from horologe_frontend.oip.json_encoding import OutputJson, check_datatype_and_shape, check_signature
 from horologe_frontend.oip.known_parameters import INPUT, REQUEST, check_parameters, check_raw
-from horologe_frontend.oip.predicts import InferenceRequest, make_predict, read_response_format, refuse_shared_memory
+from horologe_frontend.oip.predicts import (
+    InferenceRequest,
+    flag_parameter,
+    make_predict,
+    read_response_format,
+    refuse_shared_memory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +51,8 @@ def read_in_steps(spec: ModelSpec, request: Any) -> Steps[InferenceRequest]:
     Raise `InvalidInput` or `TooLarge`. The message names the field, the value received and the value wanted.
     """
     parameters = parameter_values("parameters.", request.parameters) if request.parameters else {}
+    flag_parameter(parameters, "parameters", EMPTY_FINAL, False)
+    parameters.pop(EMPTY_FINAL, None)
     check_parameters("parameters.", parameters, REQUEST)
     check_raw("parameters.", parameters, "binary_data_output")
     outputs = [_read_output(output) for output in request.outputs]
@@ -111,7 +119,7 @@ def _check_input_parameters(name: str, tensor: Any, raw_bytes: int) -> None:
     check_parameters(f"{place}: parameters.", parameters, INPUT)
     refuse_shared_memory(place, parameters)
     if (size := parameters.get("binary_data_size", raw_bytes)) != raw_bytes:
-        raise InvalidInput(f"{place}: parameters.binary_data_size: got {size}, wanted {raw_bytes}, of raw_input_contents")
+        raise InvalidInput(f"{place}: parameters.binary_data_size: got {size}, wanted {raw_bytes}, as in raw contents")
 
 
 def classify_outputs(

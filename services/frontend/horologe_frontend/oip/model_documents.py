@@ -104,7 +104,7 @@ class ModelDocuments:
 
     async def load(self, model: str, admitted: bool, parameters: Mapping[str, Any] | None) -> list[IndexEntryJson]:
         """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`."""
-        for name in parameters or ():
+        for name in sorted(parameters or ()):
             if name == "config" or name.startswith("file:"):
                 raise Unsupported(f"parameters.{name}: not supported: models come from the repository on disk")
         check_parameters("parameters.", parameters, LOAD)

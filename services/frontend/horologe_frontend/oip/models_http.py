@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 OPTIONAL_BYTES = 64 << 10
 """Maximum size of JSON without tensors."""
-LOAD_SCHEMA = {"type": ["object", "null"], "properties": dict.fromkeys(LOAD, {"type": "boolean"})}
+LOAD_SCHEMA = {"type": ["object", "null"], "properties": {name: {"type": "boolean"} for name in LOAD}}
 """Schema of the parameters of a load. Others are refused when they have been read."""
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 INFO = {
     "title": "Horologe",
     "version": "2",
-    "description": "The Open Inference Protocol v2 with its extensions, and applications. Without keys, the server ignores"
-    " the header Authorization. With `http.refused_status = 503`, 429 is 503.",
+    "description": "The Open Inference Protocol v2 with its extensions, and applications. Without `http.keys_file`, no "
+    "operation needs a key. With `http.refused_status = 503`, 429 is 503.",
     "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
 }
 UNDOCUMENTED = ("console",)

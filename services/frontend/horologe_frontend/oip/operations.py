@@ -74,6 +74,7 @@ REPOSITORY = "/v2/repository[/{repository}]"
 EXECUTION, REQUEST = (501, 503, 504), (503,)
 """Errors of operations that execute or load a model, and of those that ask another service."""
 NO_SHARED_MEMORY = "shared memory is not supported: send tensors as binary data"
+NO_PROTOCOL_V1 = "protocol v1 is not supported: use /v2/models"
 NO_SETTINGS = "trace and logging settings are not supported over HTTP"
 
 
@@ -138,6 +139,7 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "not supported": (
         *_shared_memory("/v2/systemsharedmemory"), *_shared_memory("/v2/cudasharedmemory"), *_settings("/v2/logging"),
         *_settings("/v2/trace/setting"), *_settings("/v2/models/{model}/trace/setting"),
+        *_unsupported(NO_PROTOCOL_V1, "GET /v1/models/{model}", "POST /v1/models/{model}"),
     ),
     "console": (
         Operation("console", "GET", "/console", "The page", access=OPEN),
