@@ -25,7 +25,7 @@ PROTOCOL := services/frontend/horologe_frontend/grpc/protocol
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
-.PHONY: help setup demo up test test-experiments test-compiled check bench wheels dist docs protocol site clean
+.PHONY: help setup demo up test test-experiments test-compiled check bench wheels dist docs clients protocol site clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -81,6 +81,9 @@ dist: $(STAMPS)/dev ## build sdist, wheels, chart and SBOM in build/dist, with t
 docs: $(STAMPS)/dev ## write the generated pages and dashboards
 	$(BIN)/python docs/generate.py
 	$(BIN)/python deploy/grafana/generate.py
+
+clients: $(STAMPS)/dev ## run clients of Triton and KServe, and write docs/clients.md
+	HOROLOGE_WRITE_CLIENTS=1 $(BIN)/pytest -q tests/system/clients/test_clients.py
 
 protocol: $(STAMPS)/dev ## compile the messages of gRPC from their .proto files
 	$(BIN)/python -m grpc_tools.protoc -I $(PROTOCOL) --include_imports \

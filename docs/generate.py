@@ -30,6 +30,7 @@ from horologe_common.status import Status
 from horologe_common.wire import frames
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters
 from horologe_controller.schedulers import SCHEDULERS
+from horologe_frontend.oip.openapi import openapi_document
 from horologe_sim.report.tables import Table
 from setting_questions import QUESTIONS
 from struct_docs import Field, doc_of, field_docs, fields_of
@@ -114,7 +115,13 @@ def wire_page() -> str:
     return "\n".join(parts)
 
 
+def openapi_page() -> str:
+    """Return the OpenAPI document of the HTTP API, indented."""
+    return msgspec.json.format(openapi_document(), indent=1).decode()
+
+
 PAGES = {
+    "openapi.json": openapi_page,
     "settings.md": settings_page,
     "scheduler-parameters.md": parameters_page,
     "metrics.md": metrics_page,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -48,7 +47,7 @@ class PredictionJson(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     application: str
-    prediction: Sequence[Any] | None = None
+    prediction: Sequence[float] | None = None
     confidence: Sequence[float] | None = None
     defaulted: Sequence[bool] | None = None
     outputs: list[OutputTensorJson] | None = None

@@ -40,7 +40,7 @@ class OutputTensorJson(msgspec.Struct, omit_defaults=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, int] | None = None
     data: RawValues | None = None
 
 
@@ -51,7 +51,7 @@ class AnswerJson(msgspec.Struct, omit_defaults=True):
     outputs: list[OutputTensorJson]
     model_version: str = ""
     id: str = ""
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, str] | None = None
 
 
 class OutputFormat(NamedTuple):

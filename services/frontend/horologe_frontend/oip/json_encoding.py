@@ -44,12 +44,9 @@ _CONSTANT = re.compile(rb"-?(NaN|Infinity|nan|inf)")
 
 Scalar = str | int | float | bool | None
 """Values of the parameters of tensors."""
-VALUE_SCHEMA = {
-    "type": ["number", "string", "boolean", "null", "array"],
-    "items": {"$ref": "#/components/schemas/Value"},
-}
-"""The component `Value` of the OpenAPI document: an element of a tensor, or a nested list of elements."""
-RawValues = Annotated[Raw, Meta(extra_json_schema={"type": "array", "items": {"$ref": "#/components/schemas/Value"}})]
+VALUES_SCHEMA = {"type": "array", "items": {"type": ["number", "string", "boolean", "null", "array"]}}
+"""Schema of a tensor: elements, or nested lists of elements."""
+RawValues = Annotated[Raw, Meta(extra_json_schema=VALUES_SCHEMA)]
 PARAMETERS_SCHEMA = {"anyOf": [{"$ref": "#/components/schemas/ParametersJson"}, {"type": "null"}]}
 RawParameters = Annotated[Raw, Meta(extra_json_schema=PARAMETERS_SCHEMA)]
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from horologe_frontend.http.http_messages import BINARY, JSON, REFUSED, ErrorJson
-from horologe_frontend.oip.json_encoding import VALUE_SCHEMA
 from horologe_frontend.oip.known_parameters import ParametersJson
 from horologe_frontend.oip.operations import MANAGE, OPEN, OPERATIONS
 
@@ -36,6 +35,7 @@ ERRORS = (400, 408, 413, 415, REFUSED, 431, 500)
 COMPONENTS = "#/components/{}/{}"
 JSON_TYPE, BINARY_TYPE = JSON.decode(), BINARY.decode()
 TEXT, WHOLE = {"type": "string"}, {"type": "integer", "minimum": 0}
+BYTES = {"type": "string", "format": "binary"}
 HEADER_LENGTH = {
     "name": "Inference-Header-Content-Length",
     "in": "header",
@@ -69,7 +69,7 @@ def openapi_document() -> bytes:
             paths.setdefault(path, {})[operation.method.lower()] = entry
     errors = {*ERRORS, *(status for _, operation in documented for status in _errors(operation))}
     components = {
-        "schemas": components | {"Value": VALUE_SCHEMA},
+        "schemas": components,
         "responses": {f"Error{status}": _error(status, schema_of[repr(ErrorJson)]) for status in sorted(errors)},
         "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
     }
@@ -135,7 +135,7 @@ def _errors(operation: Operation) -> list[int]:
 
 def _content(operation: Operation, schema: Any) -> dict[str, Any]:
     content: dict[str, Any] = {JSON_TYPE: {"schema": schema}}
-    return content | {BINARY_TYPE: {}} if operation.has_binary else content
+    return content | {BINARY_TYPE: {"schema": BYTES}} if operation.has_binary else content
 
 
 def _error(status: int, schema: Any) -> dict[str, Any]:
