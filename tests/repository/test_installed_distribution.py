@@ -15,6 +15,7 @@ import venv
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -89,6 +90,14 @@ def test_the_sdist_builds_itself_and_the_same_wheel(dist: Path, tmp_path: Path) 
         name: hashlib.sha256(content).hexdigest() for name, content in built.items()
     }
     assert len(built) == 2
+
+
+def test_the_wheel_has_the_protocol_of_grpc(dist: Path) -> None:
+    """Users generate clients from it (docs/typed-clients.md)."""
+    (wheel,) = dist.glob("*-none-any.whl")
+    with ZipFile(wheel) as archive:
+        folder = "horologe_frontend/grpc/protocol"
+        assert {f"{folder}/inference.proto", f"{folder}/model_config.proto"} <= set(archive.namelist())
 
 
 def test_the_sdist_holds_no_laboratory_and_the_wheel_is_small(dist: Path) -> None:

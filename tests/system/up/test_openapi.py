@@ -18,7 +18,7 @@ from harness.running_up import Up
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECONDS = 12
+SECONDS = 10
 MANAGER = {"Authorization": "Bearer manager"}
 SETTINGS = """
 request-timeout = 30.0

@@ -97,7 +97,8 @@ def _operation(group: str, operation: Operation, path: str, schema_of: Mapping[s
     names = re.findall(r"{(\w+)}", path)
     entry: dict[str, Any] = {"tags": [group], "summary": operation.summary}
     if sum(operation.name == other.name for other in OPERATIONS[group]) == 1:
-        entry["operationId"] = operation.name if path == operation.paths[0] else f"{operation.name}_of_{names[-1]}"
+        optional = [name for name in names if f"{{{name}}}" not in operation.paths[0]]
+        entry["operationId"] = "_of_".join((operation.name, *optional))
     parameters = [{"name": name, "in": "path", "required": True, "schema": TEXT | {"minLength": 1}} for name in names]
     parameters += [{"name": name, "in": "query", "schema": TEXT} for name in operation.query]
     if operation.has_binary:
