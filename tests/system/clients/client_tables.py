@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 def run_client(script: str, kind: str, recorder: HttpRecorder | GrpcRecorder, python: str = sys.executable) -> Run:
-    """Run a script of calls through a recorder."""
+    """Run a script of calls, `kind` of client, through a recorder. The script reports a call on each line."""
     command = [python, "-m", f"system.clients.{script}", kind, recorder.address]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     rows = []
