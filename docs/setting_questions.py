@@ -10,8 +10,8 @@ QUESTIONS = {
         frontend.reuse_port metrics.bind
     """,
     "Who may use it?": """
-        links.keys links.allow_open http.keys_file http.management_keys_file http.allow_open grpc.certificate_file
-        grpc.private_key_file frontend.client_management
+        links.keys links.allow_open http.keys_file http.allow_open tls.certificate_file tls.private_key_file
+        tls.client_ca_file frontend.client_management
         worker.model_user worker.model_environment selector.pipeline_user selector.pipeline_environment
     """,
     "What are instances called, and where do they keep files?": """

@@ -56,7 +56,7 @@ class HttpRequests:
         self.wrong: list[str] = []
         self.ended = False
         self._address = address
-        self._headers = {"Authorization": f"Bearer {(keys / 'http' / 'clients.txt').read_text().split()[0]}"}
+        self._headers = {"Authorization": f"Bearer {(keys / 'http' / 'client.secret').read_text().strip()}"}
         self._references = references
         self._parameters = {"timeout": round(slo_ms * 1e3)}
 

@@ -42,7 +42,7 @@ def key_files(keys: Path, service: str) -> list[str]:
     if service in PEERS:
         files.append(f"peers/{service}.key_secret")
     if service == "frontend":
-        groups = ("clients/*.key", "management/*.key", "http/*.txt")
+        groups = ("clients/*.key", "management/*.key", "http/*.toml")
         files += sorted(str(path.relative_to(keys)) for group in groups for path in keys.glob(group))
     return files
 

@@ -82,5 +82,5 @@ def test_a_running_system_gets_the_bearer_key_of_clients(tmp_path: Path) -> None
     assert RunningSystem("tcp://a:1", "http://a:2").headers() == {}
     assert RunningSystem("tcp://a:1", "http://a:2", str(tmp_path)).headers() == {}
     (tmp_path / "http").mkdir()
-    (tmp_path / "http" / "clients.txt").write_text("secret\nother\n")
+    (tmp_path / "http" / "client.secret").write_text("secret\n")
     assert RunningSystem("tcp://a:1", "http://a:2", str(tmp_path)).headers() == {"Authorization": "Bearer secret"}

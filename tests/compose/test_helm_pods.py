@@ -14,8 +14,8 @@ from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from compose.engine import open_engine
 from compose.stack import Stack, wait_until
-from horologe_cli.commands.machine import secret_manifests
-from horologe_common.transport.keys import make_keys
+from horologe_cli.bearer_keys import make_all_keys
+from horologe_cli.commands.keys import secret_manifests
 from repository.helm_chart import EXAMPLES, Manifest, component, environment, of_kind, pod_templates, render
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Pods:
     def __init__(self, engine: Any, folder: Path, models: Path, redis_image: str) -> None:
         options = ("--set", f"image.tag=test,redis.image={redis_image}")
         self._manifests = render(MINIMAL, *options)
-        make_keys(folder / "keys")
+        make_all_keys(folder / "keys")
         self._secrets = {
             item["metadata"]["name"]: item for item in secret_manifests(folder / "keys", "horologe-keys")["items"]
         }
@@ -141,7 +141,7 @@ def test_every_pod_becomes_ready_and_the_system_answers(pods: Pods, tmp_path_fac
         wait_until("every pod to be ready", 90, lambda: pods.ready() == set(pods.probes))
     except AssertionError as error:
         raise AssertionError(f"{set(pods.probes) - pods.ready()}: {pods.logs()}") from error
-    key = base64.b64decode(pods._secrets["horologe-keys-http"]["data"]["clients.txt"]).decode().strip()
+    key = (pods._folder / "keys" / "http" / "client.secret").read_text().strip()
     tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [3] * 4}
     body = json.dumps({"inputs": [tensor], "parameters": {"slo_ms": 5000}}).encode()
 

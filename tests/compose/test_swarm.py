@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compose.stack import ROOT, Stack, wait_until
-from horologe_common.transport.keys import make_keys
+from horologe_cli.bearer_keys import make_all_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +121,7 @@ class Swarm:
 @pytest.fixture(scope="module")
 def swarm(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
     keys = tmp_path_factory.mktemp("swarm-keys")
-    make_keys(keys)
+    make_all_keys(keys)
     with closing(Stack(tmp_path_factory.mktemp("swarm"), repository)) as stack:
         if not shutil.which("docker"):
             pytest.skip("the command docker is not installed")

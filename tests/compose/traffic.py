@@ -49,7 +49,7 @@ def send_sdk(host: str, keys: Path) -> None:
 
 
 def send_http(host: str, keys: Path) -> None:
-    key = (keys / "http" / "clients.txt").read_text().strip()
+    key = (keys / "http" / "client.secret").read_text().strip()
     number = 0
     while True:
         time.sleep(PAUSE_S)

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from horologe_cli.commands.machine import secret_manifests
+from horologe_cli.bearer_keys import make_all_keys
+from horologe_cli.commands.keys import secret_manifests
 from horologe_cli.local.topology import settings_sections
 from horologe_common.metrics.metric_definitions import METRICS
 from horologe_common.service.settings import load_settings
-from horologe_common.transport.keys import make_keys
 from horologe_tuner.scaler import WorkerNames
 from repository.helm_chart import (
     CHART,
@@ -132,7 +132,7 @@ def test_every_endpoint_leads_to_a_pod_that_accepts_links(values: Path) -> None:
 
 @each_example
 def test_a_service_gets_the_keys_that_it_needs_and_no_others(values: Path, tmp_path: Path) -> None:
-    make_keys(tmp_path, ("alice",), ("carol",))
+    make_all_keys(tmp_path, ("alice",), ("carol",))
     secrets = {item["metadata"]["name"]: item for item in secret_manifests(tmp_path, "horologe-keys")["items"]}
     assert not any(
         "alice.key_secret" in item["data"] or "carol.key_secret" in item["data"] for item in secrets.values()
@@ -148,7 +148,7 @@ def test_a_service_gets_the_keys_that_it_needs_and_no_others(values: Path, tmp_p
             needed = {"service/service.key", "service/service.key_secret", *(f"peers/{role}.key" for role in roles)}
             needed |= {f"peers/{service}.key_secret"} if service in roles else set()
             if service == "frontend":
-                needed |= {"clients/alice.key", "management/carol.key", "http/clients.txt", "http/management.txt"}
+                needed |= {"clients/alice.key", "management/carol.key", "http/keys.toml"}
             assert files == needed
 
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from harness.scripts import load_script
+from horologe_cli.bearer_keys import make_all_keys
 from horologe_cli.local.topology import settings_sections
-from horologe_common.transport.keys import make_keys
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -27,7 +27,7 @@ def module() -> ModuleType:
 
 @pytest.fixture
 def stack(module: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    make_keys(tmp_path, ("alice",), ("carol",))
+    make_all_keys(tmp_path, ("alice",), ("carol",))
     assert module.main([str(tmp_path)]) == 0
     document: dict[str, Any] = yaml.safe_load(capsys.readouterr().out)
     return document
@@ -42,7 +42,7 @@ def test_a_service_gets_the_keys_that_it_needs_and_no_others(stack: dict[str, An
         "controller", "frontend", "selector", "profiler", "tuner",
     }  # fmt: skip
     assert not any("alice.key_secret" in file for files in secrets.values() for file in files)
-    assert {"clients.alice.key", "management.carol.key", "http.clients.txt"} <= secrets["frontend"]
+    assert {"clients.alice.key", "management.carol.key", "http.keys.toml"} <= secrets["frontend"]
     assert set().union(*secrets.values()) == set(stack["secrets"])
     assert all(Path(secret["file"]).exists() for secret in stack["secrets"].values())
 

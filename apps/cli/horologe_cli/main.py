@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from horologe_cli.commands import machine
+from horologe_cli.commands import keys, machine
 from horologe_cli.commands.measuring import measure
 from horologe_cli.commands.planning import plan_commands
 from horologe_cli.commands.serving import (
@@ -47,7 +47,7 @@ for command in (
     simulation.replay,
     explain.explain,
     machine.doctor,
-    machine.keys,
+    keys.keys,
 ):
     app.command()(command)
 for entry_point in entry_points(group=COMMANDS_GROUP):

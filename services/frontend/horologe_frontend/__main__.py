@@ -1,6 +1,7 @@
 """`horologe-frontend`: a frontend with its HTTP server, in a separate process."""
 
 from horologe_common.service.service import Service
+from horologe_common.service.settings import SettingsError
 from horologe_common.transport.sockets import LinkSettings
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
@@ -8,6 +9,7 @@ from horologe_frontend.endpoints import client_endpoint
 from horologe_frontend.grpc.settings import GrpcSettings
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.settings import FrontendSettings, client_limits, fit_frames
+from horologe_frontend.tls import TlsSettings
 
 
 def main() -> None:
@@ -18,7 +20,11 @@ def main() -> None:
     requests = fit_frames(settings, links.settings.max_frame_bytes)
     core = Frontend(links.address("frontend", settings.name), requests, digest)
     http, grpc = service.settings(HttpSettings, "http"), service.settings(GrpcSettings, "grpc")
-    endpoint = client_endpoint(core, http, grpc, reuse_port=settings.reuse_port)
+    tls = service.settings(TlsSettings, "tls")
+    try:
+        endpoint = client_endpoint(core, http, grpc, tls, reuse_port=settings.reuse_port)
+    except SettingsError as error:
+        service.reject(error)
     service.run([core], links, client_core=core.address, endpoints=[endpoint])
 
 

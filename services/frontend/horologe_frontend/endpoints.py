@@ -9,10 +9,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
-from horologe_frontend.auth import check_open, read_keys
+from horologe_frontend.audit import write_call
+from horologe_frontend.auth import check_open, load_keys
+from horologe_frontend.changed_files import ChangedFiles
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.oip.handler import OipHandler
+from horologe_frontend.tls import NO_TLS, Certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from horologe_frontend.grpc.server import GrpcServer
     from horologe_frontend.grpc.settings import GrpcSettings
     from horologe_frontend.http.settings import HttpSettings
+    from horologe_frontend.tls import TlsSettings
 
 GRPC_PACKAGES = ("grpc", "grpc_health", "grpc_reflection", "google.rpc")
 """Packages of the extra `grpc`."""
@@ -41,45 +45,57 @@ def _is_installed(package: str) -> bool:
 
 
 def client_endpoint(
-    core: Frontend, http: HttpSettings, grpc: GrpcSettings, *, reuse_port: bool = False
+    core: Frontend, http: HttpSettings, grpc: GrpcSettings, tls: TlsSettings, *, reuse_port: bool = False
 ) -> Callable[[Reactor], Coroutine[Any, Any, None]]:
     """Return a coroutine function for `Service.run`: serve HTTP and gRPC until the reactor drains.
 
-    Both use one gateway, the same keys, and one account for each client.
+    Both use one gateway, the same keys and certificates, and one account for each client. The core gets the keys.
+    Raises `SettingsError` for keys and certificates that cannot be used.
     """
+    check_open(http, tls)
+    if has_grpc(grpc):
+        check_open(http, tls, grpc.host, "grpc.host")
+    changes = []
+    if file := http.keys_file:
+        changes.append(ChangedFiles([file], lambda: load_keys(core.access, file)))
+        load_keys(core.access, file)
+    if certificates := Certificates(tls) if tls != NO_TLS else None:
+        changes.append(ChangedFiles(certificates.files, certificates.load))
+        certificates.load()
+    core.set_audit(write_call)
 
     async def serve(reactor: Reactor) -> None:
         gateway = Gateway(reactor, core.address.replace("frontend/", "http/"), core)
         gateway.open()
-        check_open(http)
-        managers = read_keys(http.management_keys_file, "http.management_keys_file")
-        handler = OipHandler(gateway, http, read_keys(http.keys_file), version("horologe"), managers)
-        server = HttpServer(http, handler, reuse_port=reuse_port, drain_ns=reactor.drain_ns)
+        handler = OipHandler(gateway, http, version("horologe"))
+        server = HttpServer(http, handler, certificates, reuse_port=reuse_port, drain_ns=reactor.drain_ns)
         await server.start()
         log.info("http", url=server.url)
         grpc_server = None
+        watches = [asyncio.create_task(files.run()) for files in changes]
         try:
             if has_grpc(grpc):
-                grpc_server = await _create_grpc(grpc, server, gateway, reuse_port, reactor.drain_ns)
+                kind: type[GrpcServer] = await asyncio.to_thread(_import_server)  # 0.2 s or more
+                grpc_server = kind(
+                    grpc,
+                    http,
+                    gateway,
+                    server.clients,
+                    handler.documents,
+                    certificates,
+                    reuse_port=reuse_port,
+                    drain_ns=reactor.drain_ns,
+                )
                 await grpc_server.start()
                 log.info("grpc", address=grpc_server.address)
             await reactor.draining.wait()
         finally:
+            for watch in watches:
+                watch.cancel()
             stops = [server.stop(), *([grpc_server.stop()] if grpc_server else [])]
             await asyncio.gather(*stops)
 
     return serve
-
-
-async def _create_grpc(
-    settings: GrpcSettings, server: HttpServer, gateway: Gateway, reuse_port: bool, drain_ns: int
-) -> GrpcServer:
-    """Return the gRPC server. Its packages are imported in a thread, because that takes 0.2 s or more."""
-    http = server.settings
-    check_open(http, settings.host, "grpc.host")
-    kind: type[GrpcServer] = await asyncio.to_thread(_import_server)
-    access, documents = server.handler.access, server.handler.documents
-    return kind(settings, http, gateway, access, server.clients, documents, reuse_port=reuse_port, drain_ns=drain_ns)
 
 
 def _import_server() -> type[GrpcServer]:

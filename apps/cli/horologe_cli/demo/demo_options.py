@@ -36,6 +36,5 @@ class RunningSystem(NamedTuple):
 
     def headers(self) -> dict[str, str]:
         """Return the headers of HTTP requests: the bearer key of clients, if there is one."""
-        file = Path(self.keys, "http", "clients.txt")
-        keys = file.read_text().split() if self.keys and file.is_file() else []
-        return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+        file = Path(self.keys, "http", "client.secret")
+        return {"Authorization": f"Bearer {file.read_text().strip()}"} if self.keys and file.is_file() else {}

@@ -22,8 +22,8 @@ BACKGROUND_NICE = 10
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables set to 1: an EXEC uses one thread, unless its model is configured for more."""
 SECTIONS = {
-    "horologe_cli.local.edge": ("frontend", "http", "grpc", "selector", "controller"),
-    "horologe_frontend": ("frontend", "http", "grpc"),
+    "horologe_cli.local.edge": ("frontend", "http", "grpc", "tls", "selector", "controller"),
+    "horologe_frontend": ("frontend", "http", "grpc", "tls"),
     "horologe_selector": ("selector",),
     "horologe_controller": ("controller",),
     "horologe_gpu_worker": ("worker",),

@@ -13,6 +13,7 @@ from horologe_frontend.endpoints import client_endpoint
 from horologe_frontend.grpc.settings import GrpcSettings
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.settings import FrontendSettings, client_limits, fit_frames
+from horologe_frontend.tls import TlsSettings
 from horologe_selector.bootstrap import HostedSelector
 from horologe_selector.settings import SelectorSettings
 
@@ -32,7 +33,11 @@ def main() -> None:
         service.reject(error)
     controller = Controller(links.address("controller"), controller_settings, links.host)
     http, grpc = service.settings(HttpSettings, "http"), service.settings(GrpcSettings, "grpc")
-    endpoint = client_endpoint(frontend, http, grpc, reuse_port=settings.reuse_port)
+    tls = service.settings(TlsSettings, "tls")
+    try:
+        endpoint = client_endpoint(frontend, http, grpc, tls, reuse_port=settings.reuse_port)
+    except SettingsError as error:
+        service.reject(error)
     cores: list[Core] = [frontend, selector.core, controller]
     service.run(
         cores,

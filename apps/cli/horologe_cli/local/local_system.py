@@ -178,12 +178,18 @@ def _private_folder() -> Path:
 
 def _http_ready(url: str) -> bool:
     """Return whether HTTP serves. urllib would send this request to a proxy if one is configured."""
-    from http.client import HTTPConnection, HTTPException
+    import ssl
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
-    connection = HTTPConnection(url.removeprefix("http://"), timeout=REQUEST_TIMEOUT_S)
+    scheme, _, address = url.partition("://")
+    connection = HTTPConnection(address, timeout=REQUEST_TIMEOUT_S)
+    if scheme == "https":  # its name is that of the machine, not that of a loopback address
+        connection = HTTPSConnection(address, timeout=REQUEST_TIMEOUT_S, context=ssl._create_unverified_context())
     try:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status == HTTP_OK
+    except ssl.SSLError:  # it serves, but demands a certificate of its clients
+        return True
     except (HTTPException, OSError):
         return False
     finally:

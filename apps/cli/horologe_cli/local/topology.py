@@ -90,6 +90,7 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_frontend.grpc.settings import GrpcSettings
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.settings import FrontendSettings
+    from horologe_frontend.tls import TlsSettings
     from horologe_gpu_worker.settings import WorkerSettings
     from horologe_planning.hardware import HardwareSettings
     from horologe_profiler.settings import ProfilerSettings
@@ -101,6 +102,7 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
         "frontend": FrontendSettings,
         "http": HttpSettings,
         "grpc": GrpcSettings,
+        "tls": TlsSettings,
         "selector": SelectorSettings,
         "controller": ControllerSettings,
         "worker": WorkerSettings,
@@ -139,9 +141,9 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     flags = _command_line_flags(options)
     settings = _read_settings(options.config, env, flags)
     _find_models(settings, flags)
-    check_open(settings["http"])
-    http = _resolve_http(settings["http"], flags)
-    grpc = _resolve_grpc(settings["grpc"], settings["http"], flags)
+    check_open(settings["http"], settings["tls"])
+    http = _resolve_http(settings["http"], settings["tls"], flags)
+    grpc = _resolve_grpc(settings["grpc"], settings["http"], settings["tls"], flags)
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
     workers = options.workers or default_workers()
@@ -247,15 +249,16 @@ def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapp
     return settings
 
 
-def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:
+def _resolve_http(settings: Any, tls: Any, flags: dict[str, dict[str, str]]) -> str:
     port = settings.port or free_port(settings.host)
     check_free("HTTP", settings.host, port, "choose another by --http HOST:PORT")
     flags.setdefault("http", {})["port"] = str(port)
     host = settings.host or "0.0.0.0"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls.certificate_file else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _resolve_grpc(settings: Any, http: Any, flags: dict[str, dict[str, str]]) -> str:
+def _resolve_grpc(settings: Any, http: Any, tls: Any, flags: dict[str, dict[str, str]]) -> str:
     """Return the address of gRPC, or nothing if it is off or its packages are not installed.
 
     With any free port for HTTP, the default port of gRPC becomes any free port too.
@@ -265,7 +268,7 @@ def _resolve_grpc(settings: Any, http: Any, flags: dict[str, dict[str, str]]) ->
 
     if not has_grpc(settings):
         return ""
-    check_open(http, settings.host, "grpc.host")
+    check_open(http, tls, settings.host, "grpc.host")
     is_any = settings.port == 0 or (http.port == 0 and settings.port == type(settings)().port)
     port = free_port(settings.host) if is_any else settings.port
     check_free("gRPC", settings.host, port, "choose another by --grpc HOST:PORT, or --grpc off")

@@ -31,7 +31,7 @@
 {{- $_ := set $services "selector" (dict "settings" (dict "links" $links "selector" $store)) -}}
 
 {{- $links = dict "bind" $bind "advertise" $here "connect" (printf "%s,%s" $selectors $controller) -}}
-{{- $http := dict "host" "0.0.0.0" "keys_file" "/keys/http/clients.txt" "management_keys_file" "/keys/http/management.txt" -}}
+{{- $http := dict "host" "0.0.0.0" "keys_file" "/keys/http/keys.toml" -}}
 {{- if .Values.frontend.ingress.enabled }}{{ $_ := set $http "client_share" "1.0" }}{{ end -}}
 {{- $frontend := dict "name" "$(POD_NAME)" "clients" "tcp://0.0.0.0:8003" -}}
 {{- $_ := set $services "frontend" (dict "settings" (dict "links" $links "frontend" $frontend "http" $http "grpc" (dict "host" "0.0.0.0"))) -}}

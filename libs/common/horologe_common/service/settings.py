@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=msgspec.Struct)
 
 SECTIONS = (
-    "links", "frontend", "http", "grpc", "selector", "controller", "worker", "profiler", "tuner", "hardware", "metrics",
-    "tracing", "log", "recorder",
+    "links", "frontend", "http", "grpc", "tls", "selector", "controller", "worker", "profiler", "tuner", "hardware",
+    "metrics", "tracing", "log", "recorder",
 )  # fmt: skip
 """Tables that a settings file may have. Each service reads some of them."""
 

@@ -6,7 +6,8 @@
 | `peers/ROLE.key_secret` | the process of this role | to connect to services, and to act in its own role |
 | `clients/NAME.key_secret` | a client | to use models |
 | `management/NAME.key_secret` | an operator | also to load and unload models, and to change applications |
-| `http/clients.txt`, `http/management.txt` | the same, over HTTP | (bearer keys) |
+| `http/keys.toml` | frontend, edge | to accept bearer keys, and what each client may do |
+| `http/NAME.secret` | a client or an operator | the bearer key for HTTP and gRPC |
 
 The public half of a CURVE pair is in the file `*.key`.
 """
@@ -14,7 +15,6 @@ The public half of a CURVE pair is in the file `*.key`.
 from __future__ import annotations
 
 import ipaddress
-import secrets
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ ROLES = {
 def make_keys(
     folder: Path, clients: tuple[str, ...] = ("client",), managers: tuple[str, ...] = ("manager",)
 ) -> list[Path]:
-    """Create all keys that do not exist, readable by the owner only. Return the new files."""
+    """Create all key pairs that do not exist, readable by the owner only. Return the new files."""
     pairs = [("service", "service"), *(("peers", role) for role in ROLES)]
     pairs += [*(("clients", name) for name in clients), *((MANAGER, name) for name in managers)]
     created = []
@@ -52,12 +52,6 @@ def make_keys(
         (folder / group).mkdir(parents=True, exist_ok=True, mode=0o700)
         if not (folder / group / f"{name}.key_secret").exists():
             created += [Path(file) for file in zmq.auth.create_certificates(folder / group, name)]
-    (folder / "http").mkdir(exist_ok=True, mode=0o700)
-    for file in (folder / "http" / "clients.txt", folder / "http" / "management.txt"):
-        if not file.exists():
-            file.touch(0o600)
-            file.write_text(f"{secrets.token_urlsafe(32)}\n")
-            created.append(file)
     for file in created:
         file.chmod(0o600)
     return created

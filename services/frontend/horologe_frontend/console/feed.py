@@ -14,9 +14,10 @@ import msgspec
 from horologe_common.clock import monotonic_ns
 from horologe_common.core.protocol import instance
 from horologe_common.service.log import logger
-from horologe_common.status import Forbidden, Refused, Status
+from horologe_common.status import Forbidden, HorologeError, Refused, Status
 from horologe_common.wire import Activity, Describe, Description, Tune, Tuning, Watch
 from horologe_frontend.console.traffic import BOUNDS_MS, TrafficMeter, TrafficRow
+from horologe_frontend.core.access import Scope
 from horologe_frontend.http.event_stream import EventStream, encode_event
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class ConsoleFeed:
     def __init__(self, gateway: Gateway, is_draining: Callable[[], bool]) -> None:
         self._gateway = gateway
         self._is_draining = is_draining
-        self._viewers: dict[EventSender, bool] = {}
+        self._viewers: dict[EventSender, bytes | None] = {}
+        """Viewers with their Authorization."""
         self._task: asyncio.Task[None] | None = None
         self._meter = TrafficMeter()
         self._read_ns = 0
@@ -74,10 +76,11 @@ class ConsoleFeed:
             raise Refused("the server is shutting down")
         if len(self._viewers) >= VIEWERS_MAX:
             raise Refused(f"{VIEWERS_MAX} consoles are open already")
-        return EventStream(200, on_open=self._add_viewer)
+        authorization = headers.get(b"authorization")
+        return EventStream(200, on_open=lambda sender: self._add_viewer(sender, authorization))
 
-    def _add_viewer(self, sender: EventSender) -> Callable[[], object]:
-        self._viewers[sender] = True
+    def _add_viewer(self, sender: EventSender, authorization: bytes | None) -> Callable[[], object]:
+        self._viewers[sender] = authorization
         self._ticks = 0  # the next event has everything
         facts = {"bounds_ms": BOUNDS_MS, "statuses": STATUSES, "frontend": instance(self._gateway.core.address)}
         sender.send(encode_event("begin", msgspec.json.encode(facts)))
@@ -97,6 +100,7 @@ class ConsoleFeed:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while not self._is_draining():
+            self._close_withdrawn()
             try:
                 frame = await self._read_frame()
                 now_s = loop.time()
@@ -109,6 +113,14 @@ class ConsoleFeed:
             await asyncio.sleep(INTERVAL_S)
         for viewer in list(self._viewers):
             viewer.close()
+
+    def _close_withdrawn(self) -> None:
+        """Close the streams whose key does not permit them any more: the key file may have changed."""
+        for viewer, authorization in list(self._viewers.items()):
+            try:
+                self._gateway.core.access.authenticate(authorization).check(Scope.OBSERVE)
+            except HorologeError:
+                viewer.close()
 
     async def _read_frame(self) -> Frame:
         frame = Frame(0.0, self._gateway.is_ready(), self._read_traffic(), missing=[])

@@ -10,12 +10,14 @@ from horologe_common import wire
 from horologe_common.clock import s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.message_order import AnnouncementOrder
-from horologe_common.core.protocol import Out, role
-from horologe_common.status import HorologeError, InvalidInput, Status
+from horologe_common.core.protocol import Out, key_of_client, role
+from horologe_common.status import Forbidden, HorologeError, InvalidInput, Status, status_name
+from horologe_frontend.core.access import Access
+from horologe_frontend.core.management import ManagementCall, call_and_target
 from horologe_frontend.core.requests import check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_frontend.core.application_requests import DeclaredApplications
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 SelectorCall: TypeAlias = wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
 Call: TypeAlias = wire.Admit | wire.Describe | wire.Watch | SelectorCall | wire.PipelineInfo | wire.Tune
+ClientMessage: TypeAlias = Call | wire.ModelInfo | wire.Feedback
 CALL_TIMEOUT_NS = s(60)
 """Timeout of cluster state and declarations of applications."""
 CALLS_PER_CLIENT = 32
@@ -61,6 +64,8 @@ class PendingCalls:
         self._pending: dict[int, PendingCall] = {}
         self._by_client: dict[str, dict[int, bool]] = {}
         self._last_id = 0
+        self.audit: Callable[[ManagementCall], None] = lambda call: None
+        """Gets the management calls of SDK clients at their end."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -68,12 +73,14 @@ class PendingCalls:
     def start_call(self, now_ns: int, client: str, message: Call, receiver: str) -> Out:
         """Return the forwarded call; or the reply LOST without a receiver, REFUSED if a limit is reached."""
         if not receiver:
+            self._audit_end(client, message, Status.LOST)
             return Out(client, _lost_reply(message.id, message, "is not connected"))
         calls = self._by_client.get(client, {})
         if len(calls) >= CALLS_PER_CLIENT or len(self._pending) >= self.limit:
             whose = "of this client " if len(calls) >= CALLS_PER_CLIENT else ""
             pending = len(calls) if whose else len(self._pending)
             reason = f"{pending} calls {whose}are pending already"
+            self._audit_end(client, message, Status.REFUSED)
             return Out(client, _failed_reply(message.id, message, Status.REFUSED, reason))
         self._last_id += 1
         self._by_client.setdefault(client, calls)[self._last_id] = True
@@ -86,6 +93,7 @@ class PendingCalls:
         """Return the reply to the client that made the call. Replies after the timeout are dropped."""
         if message.id in self._pending:
             call = self._remove_call(message.id)
+            self._audit_end(call.client, call.message, getattr(message, "status", Status.OK))
             yield Out(call.client, msgspec.structs.replace(message, id=call.client_id))
 
     def fail_expired(self, now_ns: int) -> Iterator[Out]:
@@ -101,14 +109,25 @@ class PendingCalls:
     def drop_client(self, client: str) -> None:
         """Drop the calls of a disconnected client."""
         for key in list(self._by_client.get(client, ())):
-            self._remove_call(key)
+            self._audit_end(client, self._remove_call(key).message, Status.CANCELLED)
         self._by_client.pop(client, None)
 
     def check(self) -> None:
         assert len(self._pending) == len(self.timers) == sum(map(len, self._by_client.values()))
 
+    def refuse_call(self, client: str, message: ClientMessage, error: HorologeError) -> Out:
+        """Return the reply to a call that is not permitted."""
+        self._audit_end(client, message, error.status)
+        return Out(client, _failed_reply(message.id, message, error.status, error.reason, error.retry_after_ns))
+
+    def _audit_end(self, client: str, message: ClientMessage, status: int) -> None:
+        """Audit the end of a management call. HTTP and gRPC audit their own, with the names of their keys."""
+        if not client.startswith("http/") and (names := call_and_target(message)):
+            self.audit(ManagementCall(key_of_client(client) or client, "sdk", *names, status_name(status)))
+
     def _fail_call(self, key: int, problem: str) -> Out:
         call = self._remove_call(key)
+        self._audit_end(call.client, call.message, Status.LOST)
         return Out(call.client, _lost_reply(call.client_id, call.message, problem))
 
     def _remove_call(self, key: int) -> PendingCall:
@@ -121,12 +140,14 @@ class PendingCalls:
         return call
 
 
-def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
+def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply | wire.Acknowledged:
     receiver = RECEIVERS.get(type(message), "selector")
     return _failed_reply(client_id, message, Status.LOST, f"the {receiver} {problem}")
 
 
-def _failed_reply(client_id: int, message: Call, status: Status, reason: str) -> CallReply:
+def _failed_reply(
+    client_id: int, message: ClientMessage, status: Status, reason: str, retry_after_ns: int = 0
+) -> CallReply | wire.Acknowledged:
     match message:
         case wire.Admit():
             return wire.Models(client_id, (), int(status), reason)
@@ -138,6 +159,10 @@ def _failed_reply(client_id: int, message: Call, status: Status, reason: str) ->
             return wire.PipelineState(client_id, int(status), reason)
         case wire.Tune():
             return wire.Tuning(client_id, b"", int(status), reason)
+        case wire.ModelInfo():
+            return wire.Models(client_id, (), int(status), reason)
+        case wire.Feedback():
+            return wire.Acknowledged(client_id, (int(status),) * len(message.items), reason, retry_after_ns)
         case _:
             return wire.Applications(client_id, (), int(status), reason)
 
@@ -165,6 +190,7 @@ class CallForwarder:
         self._selectors = selectors
         self._metrics = metrics
         self._feedback = feedback
+        self.access = Access()
         self._calls = PendingCalls(settings.load_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
 
@@ -195,11 +221,12 @@ class CallForwarder:
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
+        if isinstance(message, ClientMessage) and not (trusted or sender.startswith("http/")):
+            try:
+                self._check_sdk(now_ns, sender, message)
+            except HorologeError as error:
+                return (self._calls.refuse_call(sender, message, error),)
         match message:
-            case wire.Admit() | wire.Declare() | wire.Withdraw() | wire.Rollback() if sender.startswith("user/"):
-                return (Out(sender, _failed_reply(message.id, message, Status.FORBIDDEN, NO_MANAGEMENT)),)
-            case wire.Tune(command="apply" | "withdraw") if sender.startswith("user/"):
-                return (Out(sender, _failed_reply(message.id, message, Status.FORBIDDEN, NO_MANAGEMENT)),)
             case wire.ModelInfo():
                 return (Out(sender, self._on_model_info(message)),)
             case wire.Admit() | wire.Describe() | wire.Watch():
@@ -214,6 +241,10 @@ class CallForwarder:
             case wire.Feedback():
                 return self._feedback.forward_feedback(now_ns, sender, message, buffers)
         return self._on_peer_message(now_ns, sender, message) if trusted else ()
+
+    def set_audit(self, audit: Callable[[ManagementCall], None]) -> None:
+        """Pass the management calls of SDK clients to `audit` at their end."""
+        self._calls.audit = audit
 
     def fail_expired(self, now_ns: int) -> Iterable[Out]:
         """Reply LOST to the calls and the feedback whose timeout has passed."""
@@ -230,6 +261,13 @@ class CallForwarder:
     def check(self) -> None:
         self._calls.check()
         self._feedback.check()
+
+    def _check_sdk(self, now_ns: int, client: str, message: ClientMessage) -> None:
+        """Raise `Forbidden` or `Refused` for a message of an SDK client that its key does not permit."""
+        if client.startswith("user/") and call_and_target(message):
+            raise Forbidden(NO_MANAGEMENT)
+        if not self.access.is_open:
+            self.access.check_message(now_ns, key_of_client(client), message)
 
     def _on_model_info(self, message: wire.ModelInfo) -> wire.Models:
         try:
@@ -252,7 +290,7 @@ class CallForwarder:
             elif isinstance(message, wire.ApplicationInfo):
                 check_names(name=name, context=context)
         except InvalidInput as error:
-            return Out(client, wire.Applications(message.id, (), int(error.status), error.reason))
+            return self._calls.refuse_call(client, message, error)
         return self._calls.start_call(now_ns, client, message, self._selectors.route_declaration(name, context))
 
     def _on_peer_message(self, now_ns: int, sender: str, message: Any) -> Iterable[Out]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.core.faults import for_each
-from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, key_of_client, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
@@ -37,12 +37,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_frontend.core.management import ManagementCall
     from horologe_frontend.settings import FrontendSettings
 
     MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
 SAMPLE_LIMITS = SampleLimits()
 CANCELLED = int(Status.CANCELLED)
-CLIENTS = ("client/", "user/", "http/")
+HTTP = "http/"
+"""Clients of HTTP and gRPC. Their keys are checked before a message is made."""
+CLIENTS = ("client/", "user/", HTTP)
 
 
 class Frontend:
@@ -76,6 +79,8 @@ class Frontend:
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(requests)
         self.tracer: RequestTracer | None = None
+        self.access = self._calls.access
+        """What the keys of clients permit."""
         self._readiness = Readiness(catalogue, settings.ready_wait_ns)
         timers = (retained.timers, *self._calls.timers)
         self._wakeups: list[Callable[[], int | None]] = [requests.next_ns, *(one.smallest_priority for one in timers)]
@@ -98,6 +103,10 @@ class Frontend:
     def start_tracing(self, per_second: float, own_per_second: float) -> None:
         """See `Traces`."""
         self.tracer = RequestTracer(self.address, per_second, own_per_second, lambda out: self.out.append(out))
+
+    def set_audit(self, audit: Callable[[ManagementCall], None]) -> None:
+        """Pass the management calls of SDK clients to `audit` at their end."""
+        self._calls.set_audit(audit)
 
     def drain(self) -> None:
         """Report not ready, and move the clients to another frontend."""
@@ -190,6 +199,8 @@ class Frontend:
             name = client_name(self.address, client, message)
             if self._drain is not None:
                 self._drain.admit_request(now_ns, client)
+            if not (self.access.is_open or client.startswith(HTTP)):
+                self.access.check_message(now_ns, key_of_client(client), message)
             self._requests.check_new(client, message.id, name)
             request = self._builder.create_request(now_ns, client, message, buffers, name)
         except HorologeError as error:

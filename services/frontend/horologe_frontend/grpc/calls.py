@@ -14,7 +14,7 @@ from horologe_common.status import InvalidInput, Late, Refused
 from horologe_frontend.http.client_accounts import RETRY_NS, HeldBytes, no_room
 
 if TYPE_CHECKING:
-    from horologe_frontend.auth import AccessKeys
+    from horologe_frontend.core.access import Access, Scope
     from horologe_frontend.grpc.infer_stream import InferStream
     from horologe_frontend.http.client_accounts import ClientAccounts
     from horologe_frontend.http.settings import HttpSettings
@@ -28,7 +28,7 @@ PAUSE_MAX_S = 1.0
 class Calls:
     """Begins calls and ends those whose message does not arrive within `http.body_timeout_ns`."""
 
-    def __init__(self, access: AccessKeys, clients: ClientAccounts, settings: HttpSettings) -> None:
+    def __init__(self, access: Access, clients: ClientAccounts, settings: HttpSettings) -> None:
         self.access = access
         self.clients = clients
         self._timeout_ns = settings.body_timeout_ns
@@ -46,16 +46,15 @@ class Calls:
 
         Raise `Unauthenticated`, or `Refused` for more calls than the client may have.
         """
-        authorization = None
-        if not self.access.is_open:
+        authorization, client = None, ""
+        if not (is_open or self.access.is_open):
             authorization = find_metadata(context, "authorization")
-            if not is_open:
-                self.access.check(authorization)
+            client = self.access.authenticate(authorization).name
         account = self.clients.begin_call(peer_host(context.peer()))
         if account is None:
             raise Refused(f"{self.clients.total.requests} requests are in flight already", RETRY_NS)
         self.count += is_awaited
-        return Call(self, context, HeldBytes(account), authorization, is_awaited)
+        return Call(self, context, HeldBytes(account), authorization, client or account.name, is_awaited)
 
     def end(self, call: Call) -> None:
         """Count the end of a call."""
@@ -79,15 +78,21 @@ class Call:
     __slots__ = ("_calls", "authorization", "client", "context", "held", "is_awaited", "is_expired", "reading_since_ns")
 
     def __init__(
-        self, calls: Calls, context: Any, held: HeldBytes, authorization: bytes | None, is_awaited: bool
+        self,
+        calls: Calls,
+        context: Any,
+        held: HeldBytes,
+        authorization: bytes | None,
+        client: str,
+        is_awaited: bool,
     ) -> None:
         self._calls = calls
         self.context = context
         self.held = held
         self.authorization = authorization
+        self.client = client
+        """Name of the client that shares devices with others: of its key, else its address."""
         self.is_awaited = is_awaited
-        self.client = calls.access.client_name(authorization, held.account.name)
-        """Name of the client that shares devices with others."""
         self.reading_since_ns = 0
         self.is_expired = False
 
@@ -119,9 +124,17 @@ class Call:
         content: bytes = message
         return content
 
-    def check_management(self) -> None:
-        """Raise `Forbidden` unless the call may change models."""
-        self._calls.access.check_management(self.authorization)
+    def check(self, scope: Scope, target: str = "") -> None:
+        """Count a request of this call, and check its scope on a model.
+
+        Each request of a stream is checked, so that a key that was withdrawn ends there too. Raise `Unauthenticated`,
+        `Forbidden`, or `Refused` beyond the rate of the key.
+        """
+        access = self._calls.access
+        if not access.is_open:
+            grant = access.authenticate(self.authorization)
+            grant.take(monotonic_ns())
+            grant.check(scope, target)
 
     def remaining_ns(self) -> int | None:
         """Return the time to the deadline that the client gave the call. None: no deadline."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.status import Status
+from horologe_frontend.core.access import Scope
 from horologe_frontend.grpc.calls import find_metadata
 from horologe_frontend.grpc.gathered_requests import GatheredRequests
 from horologe_frontend.grpc.inference_messages import classify_outputs, limit_budget, read_in_steps, write_response
@@ -40,23 +41,26 @@ class Inferences:
 
         `held` counts the bytes of the request. Raise `HorologeError` or `Unsupported`.
         """
-        spec, inference = self._read_known(content) or await self._read_new(held, content)
+        spec, inference = self._read_known(call, content) or await self._read_new(call, held, content)
         if self._gateway.core.tracer is not None and (header := find_metadata(call.context, "traceparent")):
             predict = msgspec.structs.replace(inference.predict, traceparent=header.decode("latin-1"))
             inference = msgspec.structs.replace(inference, predict=predict)
         remaining_ns = call.remaining_ns()
         return inference if remaining_ns is None else limit_budget(inference, spec, remaining_ns)
 
-    def _read_known(self, content: bytes) -> tuple[ModelSpec, InferenceRequest] | None:
-        """Return the inference in a message whose fields are known, or None."""
+    def _read_known(self, call: Call, content: bytes) -> tuple[ModelSpec, InferenceRequest] | None:
+        """Return the inference in a message whose fields are known, or None. Another one may name another model."""
         template = self._known.find_template(content)
-        if template is None or self._gateway.find_spec(template.model, template.version) is not template.spec:
+        inference = None if template is None else template.read(content)
+        if template is None or inference is None:
             return None
-        inference = template.read(content)
-        return None if inference is None else (template.spec, inference)
+        call.check(Scope.INFER, template.model)
+        is_present = self._gateway.find_spec(template.model, template.version) is template.spec
+        return (template.spec, inference) if is_present else None
 
-    async def _read_new(self, held: HeldBytes, content: bytes) -> tuple[ModelSpec, InferenceRequest]:
+    async def _read_new(self, call: Call, held: HeldBytes, content: bytes) -> tuple[ModelSpec, InferenceRequest]:
         request = parse(ModelInferRequest, content)
+        call.check(Scope.INFER, request.model_name)
         spec = self._gateway.find_spec(request.model_name, request.model_version)
         steps = read_in_steps(spec, request)
         is_long = len(content) > LONG_BYTES and not request.raw_input_contents

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -16,8 +15,7 @@ from horologe_common.clock import ms
 from horologe_common.core.accounts import fair_part
 from horologe_common.service.process_limits import at_most
 from horologe_common.service.settings import SettingsError
-from horologe_common.service.user_files import read_file
-from horologe_common.status import describe_error
+from horologe_frontend.core.access import Scope
 from horologe_frontend.grpc.calls import Calls
 from horologe_frontend.grpc.health import Health
 from horologe_frontend.grpc.messages import POOL, SERVICE
@@ -27,12 +25,12 @@ from horologe_frontend.http.client_accounts import DESCRIPTOR_EIGHTHS
 from horologe_frontend.http.timeouts import HEADER_TIMEOUT_NS
 
 if TYPE_CHECKING:
-    from horologe_frontend.auth import AccessKeys
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.grpc.settings import GrpcSettings
     from horologe_frontend.http.client_accounts import ClientAccounts
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.model_documents import ModelDocuments
+    from horologe_frontend.tls import Certificates
 
 REFLECTION = ("grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
 """Names of the reflection service. Both versions have the same messages."""
@@ -46,24 +44,25 @@ POLL_S = 0.01
 
 
 class GrpcServer:
-    """Call `start()` on the running loop, then `stop()` once. `access`, `clients` and `http` are those of HTTP."""
+    """Call `start()` on the running loop, then `stop()` once. `http`, `clients` and `certificates`: of HTTP."""
 
     def __init__(
         self,
         settings: GrpcSettings,
         http: HttpSettings,
         gateway: Gateway,
-        access: AccessKeys,
         clients: ClientAccounts,
         documents: ModelDocuments,
+        certificates: Certificates | None = None,
         *,
         reuse_port: bool = False,
         drain_ns: int,
     ) -> None:
         self._settings = settings
+        self._certificates = certificates
         self._drain_ns = drain_ns
         self._is_stopping = False
-        self.calls = Calls(access, clients, http)
+        self.calls = Calls(gateway.core.access, clients, http)
         self._health = Health(lambda: documents.is_ready() and not self._is_stopping)
         self._service = InferenceService(gateway, documents, self.calls)
         self._options = server_options(http, reuse_port)
@@ -74,16 +73,18 @@ class GrpcServer:
         """host:port, with the real port where the setting is 0."""
 
     async def start(self) -> None:
-        """Listen. Raises `SettingsError` if the address is not available, or a file of the certificate is not."""
-        settings = self._settings
-        credentials = read_credentials(settings)
+        """Listen. Raises `SettingsError` if the address is not available."""
+        settings, certificates = self._settings, self._certificates
         host = f"[{settings.host}]" if ":" in settings.host else settings.host or "0.0.0.0"
         server = aio.server(options=self._options, maximum_concurrent_rpcs=self._max_calls)
         server.add_generic_rpc_handlers((self._service, self._reflection()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         address = f"{host}:{settings.port}"
         try:
-            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+            if certificates:
+                port = server.add_secure_port(address, server_credentials(certificates))
+            else:
+                port = server.add_insecure_port(address)
         except RuntimeError as error:
             reason = "the address is in use or cannot be used"
             raise SettingsError(f"settings grpc.host, grpc.port: {address}: {reason}") from error
@@ -102,7 +103,8 @@ class GrpcServer:
 
         async def reflect(requests: Any, context: Any) -> None:
             try:
-                with self.calls.begin(context, is_awaited=False):
+                with self.calls.begin(context, is_awaited=False) as call:
+                    call.check(Scope.KEY)
                     async for response in servicer.ServerReflectionInfo(requests, context):
                         await context.write(response)
             except Exception as error:
@@ -160,18 +162,20 @@ def server_options(http: HttpSettings, reuse_port: bool) -> tuple[tuple[str, int
     )
 
 
-def read_credentials(settings: GrpcSettings) -> Any:
-    """Return the credentials of the server, or None without a certificate. Raises `SettingsError`."""
-    names = ("private_key_file", "certificate_file")
-    files = [getattr(settings, name) for name in names]
-    if not any(files):
-        return None
-    contents = []
-    for name, file in zip(names, files, strict=True):
-        if not file:
-            raise SettingsError(f"setting grpc.{name}: got none, wanted the file that belongs to the other one")
-        try:
-            contents.append(read_file(Path(file)))
-        except OSError as error:
-            raise SettingsError(f"setting grpc.{name}: {file}: {describe_error(error)}") from error
-    return grpc.ssl_server_credentials([tuple(contents)])
+def server_credentials(certificates: Certificates) -> Any:
+    """Return credentials that use the present certificates for each new connection."""
+    given = certificates.version
+
+    def fetch() -> Any:  # called on gRPC's threads, before each handshake; None: no change
+        nonlocal given
+        if given == certificates.version:
+            return None
+        given = certificates.version
+        return _configuration(certificates)
+
+    needs_certificate = certificates.client_ca is not None
+    return grpc.dynamic_ssl_server_credentials(_configuration(certificates), fetch, needs_certificate)
+
+
+def _configuration(certificates: Certificates) -> Any:
+    return grpc.ssl_server_certificate_configuration([certificates.pair], certificates.client_ca)

@@ -11,6 +11,8 @@ import msgspec
 from google.protobuf import json_format
 
 from horologe_common.status import UnknownModel
+from horologe_frontend.audit import audited
+from horologe_frontend.core.access import Scope
 from horologe_frontend.grpc.infer_stream import InferStream
 from horologe_frontend.grpc.inferences import Inferences
 from horologe_frontend.grpc.messages import SERVICE, method_types, parameter_values, parse
@@ -28,17 +30,24 @@ OPEN = ("ServerLive", "ServerReady")
 """Methods that need no key, like the health checks of HTTP."""
 NO_SHARED_MEMORY = "shared memory is not supported: send tensors in raw_input_contents"
 NO_SETTINGS = "trace and logging settings are not supported over gRPC"
-DESCRIPTIONS: dict[str, Describe] = {
-    "ServerLive": lambda documents, request: {"live": True},
-    "ServerReady": lambda documents, request: {"ready": documents.is_ready()},
-    "ServerMetadata": lambda documents, request: documents.server(),
-    "ModelReady": lambda documents, request: {"ready": _is_model_ready(documents, request)},
-    "ModelMetadata": lambda documents, request: documents.metadata(request.name, request.version),
-    "ModelConfig": lambda documents, request: {"config": documents.config(request.name, request.version)},
-    "ModelStatistics": lambda documents, request: documents.statistics(request.name, request.version),
-    "RepositoryIndex": lambda documents, request: {"models": documents.index(request.ready)},
+DESCRIPTIONS: dict[str, tuple[Scope, Describe]] = {
+    "ServerLive": (Scope.KEY, lambda documents, request: {"live": True}),
+    "ServerReady": (Scope.KEY, lambda documents, request: {"ready": documents.is_ready()}),
+    "ServerMetadata": (Scope.KEY, lambda documents, request: documents.server()),
+    "ModelReady": (Scope.READ, lambda documents, request: {"ready": _is_model_ready(documents, request)}),
+    "ModelMetadata": (Scope.READ, lambda documents, request: documents.metadata(request.name, request.version)),
+    "ModelConfig": (
+        Scope.READ,
+        lambda documents, request: {"config": documents.config(request.name, request.version)},
+    ),
+    "ModelStatistics": (
+        Scope.OBSERVE,
+        lambda documents, request: documents.statistics(request.name, request.version),
+    ),
+    "RepositoryIndex": (Scope.OBSERVE, lambda documents, request: {"models": documents.index(request.ready)}),
 }
-"""Methods that are answered at once, by a document of HTTP."""
+"""Methods that are answered at once, by a document of HTTP, and what they need on the model in `name`."""
+LOADS = {"RepositoryModelLoad": "load", "RepositoryModelUnload": "unload"}
 
 
 class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -78,18 +87,23 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _document(self, name: str, call: Call, request: Any) -> Any:
         """Return the document from which the reply is made. Raise `HorologeError` or `Unsupported`."""
-        if describe := DESCRIPTIONS.get(name):
+        if name in DESCRIPTIONS:
+            scope, describe = DESCRIPTIONS[name]
+            if name not in OPEN:
+                call.check(scope, getattr(request, "name", ""))
             account = call.held.account
             return await account.turns.in_turn(account, describe, self._documents, request)
-        if name in ("RepositoryModelLoad", "RepositoryModelUnload"):
-            return await self._load(name == "RepositoryModelLoad", call, request)
+        if name in LOADS:
+            return await self._load(LOADS[name], call, request)
+        call.check(Scope.KEY)
         raise Unsupported(NO_SHARED_MEMORY if "SharedMemory" in name else NO_SETTINGS)
 
-    async def _load(self, is_load: bool, call: Call, request: Any) -> dict[str, Any]:
+    async def _load(self, name: str, call: Call, request: Any) -> dict[str, Any]:
         """Load or unload a model. Clients of KServe send its name in the first field, and read the reply."""
-        call.check_management()
-        model = request.model_name or request.repository_name
-        index = await self._documents.load(model, is_load, parameter_values("parameters.", request.parameters))
+        model, is_load = request.model_name or request.repository_name, name == "load"
+        with audited(call.client, "grpc", name, model):
+            call.check(Scope.MANAGE)
+            index = await self._documents.load(model, is_load, parameter_values("parameters.", request.parameters))
         is_ready = any(entry.state == "READY" for entry in index)
         return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
 

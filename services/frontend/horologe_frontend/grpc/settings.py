@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The gRPC server: address and certificate. Keys and limits are those of `[http]`."""
+    """The gRPC server: its address. Keys and limits are those of `[http]`, certificates those of `[tls]`."""
 
     enabled: bool = True
     """Serve gRPC, if the packages of the extra `grpc` are installed."""
@@ -17,7 +17,3 @@ class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address to listen on for gRPC."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8001
     """Port to listen on for gRPC. 0: any free port."""
-    certificate_file: str = ""
-    """File of the certificate chain of the gRPC server, in PEM. Empty: no TLS."""
-    private_key_file: str = ""
-    """File of the private key of the certificate, in PEM."""

@@ -221,6 +221,7 @@ class HttpConnection(RequestParsing):
         if self._reader is not None:
             self._refuse(failure(400, "the client has ended the connection before the end of its request"))
         is_open = not self._closing and (self._current is not None or bool(self._queue))
+        is_open = is_open and self._transport.can_write_eof()  # TLS has no half-closed connections
         if is_open and not self._input_ended:
             self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe_client)
         self._input_ended = True

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from horologe_frontend.http.client_accounts import ClientAccount
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.handler import OipHandler
+    from horologe_frontend.tls import Certificates
 
 BACKLOG = 2048
 DRAIN_NS = s(10)
@@ -33,13 +34,20 @@ class HttpServer:
     """Call `start()` on the running loop, then `stop()` once."""
 
     def __init__(
-        self, settings: HttpSettings, handler: OipHandler, *, reuse_port: bool = False, drain_ns: int = DRAIN_NS
+        self,
+        settings: HttpSettings,
+        handler: OipHandler,
+        certificates: Certificates | None = None,
+        *,
+        reuse_port: bool = False,
+        drain_ns: int = DRAIN_NS,
     ) -> None:
         self.settings = settings
         self.handler = handler
         self.clients = ClientAccounts(settings)
         self.known_heads = KnownHeads()
         self.closing = False
+        self._certificates = certificates
         self.loop: asyncio.AbstractEventLoop
         self._reuse_port = reuse_port
         self._drain_ns = drain_ns
@@ -62,7 +70,15 @@ class HttpServer:
         self._port = self._listener.getsockname()[1]
         self._listener.listen(BACKLOG)
         turns = self.clients.turns
-        self._acceptor = Acceptor(self._listener, self._admit, self._refuse, self._abandon, lambda: turns.is_contended)
+        certificates = self._certificates
+        self._acceptor = Acceptor(
+            self._listener,
+            self._admit,
+            self._refuse,
+            self._abandon,
+            lambda: turns.is_contended,
+            None if certificates is None else lambda: certificates.context,
+        )
         self._acceptor.start()
         self._timeouts = self.loop.create_task(Timeouts(self.settings, self._connections).run())
 
@@ -70,14 +86,16 @@ class HttpServer:
     def url(self) -> str:
         """Base URL, with the real port where the setting is 0."""
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
-        return f"http://{host}:{self._port}"
+        return f"{'https' if self._certificates else 'http'}://{host}:{self._port}"
 
     def _admit(self, host: str) -> HttpConnection | None:
         account = self.clients.add_connection(host)
         return HttpConnection(self, account) if account else None
 
     def _refuse(self, sock: socket.socket) -> None:
-        """Send the refusal if the socket takes it at once."""
+        """Send the refusal if the socket takes it at once. With TLS, send nothing: a handshake would take longer."""
+        if self._certificates:
+            return
         response = failure(REFUSED, "too many connections", ((b"retry-after", b"1"),))
         with suppress(OSError):
             sock.send(encode_head(response, len(response.body), b"close", self.settings.refused_status) + response.body)

@@ -18,13 +18,11 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     """Port to listen on. 0: any free port."""
     keys_file: str = ""
-    """File of bearer keys, one per line, plain or as `sha256:<hex>`. Empty: requests need no key."""
-    management_keys_file: str = ""
-    """File of bearer keys that may also load and unload models, and declare, roll back and delete applications. Empty,
-    with `keys_file`: no key may. Both empty: every client may."""
+    """Key file: what each key may do, over HTTP, over gRPC, and with `links.keys` also over the SDK. Written by
+    `horologe keys`, and read again when it changes. Empty: requests need no key, and may do everything."""
     allow_open: bool = False
-    """Allow an address that is not loopback without `keys_file`: every host that can connect may then use
-    and manage all models."""
+    """Allow an address that is not loopback without `keys_file` and without `tls.client_ca_file`: every host that can
+    connect may then use and manage all models."""
     body_limit_bytes: int = 64 << 20
     """Maximum size of a request body, also after decompression."""
     json_limit_bytes: int = 16 << 20

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from horologe_common.clock import monotonic_ns
 from horologe_common.status import Forbidden, HorologeError, Unauthenticated
-from horologe_frontend.auth import AccessKeys
+from horologe_frontend.audit import audited
 from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, console_file
+from horologe_frontend.core.access import Scope
 from horologe_frontend.http.client_accounts import HeldBytes
 from horologe_frontend.http.compression import choose_encoding, compress, decompress
 from horologe_frontend.http.http_messages import HttpError, HttpResponse, error_response, failure, json_response
@@ -30,7 +32,7 @@ from horologe_frontend.oip.known_requests import KnownRequests
 from horologe_frontend.oip.model_documents import ModelDocuments
 from horologe_frontend.oip.models_http import ModelsHandler
 from horologe_frontend.oip.openapi import openapi_document
-from horologe_frontend.oip.operations import MANAGE, OPEN_PATHS
+from horologe_frontend.oip.operations import OPEN_PATHS
 from horologe_frontend.oip.response_json import LiveJson, ReadyJson
 from horologe_frontend.oip.routes import HttpRoute, find_route
 
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer
-    from horologe_frontend.auth import BearerKeys
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
@@ -73,18 +74,9 @@ class PendingInference:
 
 
 class OipHandler:
-    """Serves the protocol through a `Gateway`. `keys` and `managers`: accepted by `refuse` and for management. Both
-    None: no authentication.
-    """
+    """Serves the protocol through a `Gateway`, whose core has the accepted keys."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        settings: HttpSettings,
-        keys: BearerKeys | None = None,
-        version: str = "",
-        managers: BearerKeys | None = None,
-    ) -> None:
+    def __init__(self, gateway: Gateway, settings: HttpSettings, version: str = "") -> None:
         self.draining = False
         """Set by the server when its shutdown begins. The readiness check fails from then on."""
         self._gateway = gateway
@@ -94,26 +86,34 @@ class OipHandler:
         self.documents = ModelDocuments(gateway, self._is_ready, version)
         self._models = ModelsHandler(self.documents)
         self._console = ConsoleFeed(gateway, lambda: self.draining)
-        self.access = AccessKeys(keys, managers)
+        self._access = gateway.core.access
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
         """Return a 401 unless the request carries an accepted key, or is for a path of `OPEN_PATHS`."""
-        if self.access.is_open or head.path in OPEN_PATHS:
+        if self._access.is_open or head.path in OPEN_PATHS:
             return None
         try:
-            self.access.check(head.headers.get(b"authorization"))
+            self._access.authenticate(head.headers.get(b"authorization"))
         except Unauthenticated as error:
             return error_response(error)
         return None
 
-    def _check_management(self, route: HttpRoute, request: HttpRequest) -> None:
-        """Raise `Forbidden` for an operation that changes models or applications without a key for management."""
-        if route.operation.access != MANAGE:
+    def _authorize(self, route: HttpRoute, request: HttpRequest) -> None:
+        """Count the request for its key, and check what the route needs.
+
+        Raise `Unauthenticated`, `Forbidden`, or `Refused` beyond the rate of the key.
+        """
+        scope = route.operation.scope
+        if scope is None:
             return
-        if self.access.is_open and b"origin" in request.headers:
-            # a browser lets any web page send a POST to a server on loopback
-            raise Forbidden("management without keys is not permitted to web pages")
-        self.access.check_management(request.headers.get(b"authorization"))
+        if self._access.is_open:
+            if scope is Scope.MANAGE and b"origin" in request.headers:
+                # a browser lets any web page send a POST to a server on loopback
+                raise Forbidden("management without keys is not permitted to web pages")
+            return
+        grant = self._access.authenticate(request.headers.get(b"authorization"))
+        grant.take(monotonic_ns())
+        grant.check(scope, route.model)
 
     def start(
         self, request: HttpRequest, respond: Callable[[HttpResponse], None]
@@ -126,6 +126,8 @@ class OipHandler:
         try:
             route = find_route(request.method, request.path)
             headers = request.headers
+            if route.operation.scope is not Scope.MANAGE:
+                self._authorize(route, request)
             if route.name != "infer" or b"content-encoding" in headers or _is_long(request):
                 return _start_task(request, respond, partial(self._respond, route, request))
             header_length = headers.get(HEADER_LENGTH)
@@ -192,7 +194,13 @@ class OipHandler:
         return response  # Triton's asyncio client accepts compression, but cannot read documents that have it
 
     async def _serve(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
-        self._check_management(route, request)
+        if route.operation.scope is not Scope.MANAGE:
+            return await self._serve_route(route, request, held)
+        with audited(self._client_of(request), "http", route.name.removeprefix("application_"), route.model):
+            self._authorize(route, request)
+            return await self._serve_route(route, request, held)
+
+    async def _serve_route(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         if route.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request, held), held)
         if route.name in FILES:
@@ -210,9 +218,9 @@ class OipHandler:
 
     def _client_of(self, request: HttpRequest) -> str:
         """Return the name of the client that shares devices with others: of its key, or its address without keys."""
-        if self.access.is_open:
+        if self._access.is_open:
             return request.account.name
-        return self.access.client_name(request.headers.get(b"authorization"), request.account.name)
+        return self._access.authenticate(request.headers.get(b"authorization")).name
 
     def _is_ready(self) -> bool:
         return self._gateway.is_ready() and not self.draining

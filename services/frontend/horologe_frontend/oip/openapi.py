@@ -14,7 +14,7 @@ import msgspec
 
 from horologe_frontend.http.http_messages import BINARY, JSON, REFUSED, ErrorJson
 from horologe_frontend.oip.known_parameters import ParametersJson
-from horologe_frontend.oip.operations import MANAGE, OPEN, OPERATIONS
+from horologe_frontend.oip.operations import KEY, OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -110,7 +110,7 @@ def _operation(group: str, operation: Operation, path: str, schema_of: Mapping[s
         entry["requestBody"] = {"content": _content(operation, schema_of[repr(body)])}
         entry["requestBody"]["required"] = body is operation.body
     entry["responses"] = _responses(operation, schema_of)
-    if operation.access != OPEN:
+    if operation.scope is not None:
         entry["security"] = [{"key": []}]
     return entry
 
@@ -129,7 +129,7 @@ def _responses(operation: Operation, schema_of: Mapping[str, Any]) -> dict[str, 
 
 def _errors(operation: Operation) -> list[int]:
     """Return the statuses of all errors that an operation may have."""
-    keys = {OPEN: (), MANAGE: (401, 403)}.get(operation.access, (401,))
+    keys = {None: (), KEY: (401,)}.get(operation.scope, (401, 403))
     unknown = (404,) if "{" in operation.path else ()
     return [*ERRORS, *keys, *unknown, *operation.errors]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from horologe_frontend.core.access import Scope
 from horologe_frontend.oip.applications_json import (
     ApplicationJson,
     ApplicationsJson,
@@ -30,8 +31,7 @@ from horologe_frontend.oip.response_json import (
     StatisticsJson,
 )
 
-OPEN, USE, MANAGE = "open", "use", "manage"
-"""Access to an operation: it needs no key, an accepted key, or a key for management."""
+KEY, INFER, READ, OBSERVE, MANAGE = Scope
 
 
 class Operation(NamedTuple):
@@ -48,7 +48,8 @@ class Operation(NamedTuple):
     """Type of the JSON of the request. If None is part of the type, the body may be missing."""
     errors: tuple[int, ...] = ()
     """Statuses of errors beside those that every operation may have."""
-    access: str = USE
+    scope: Scope | None = MANAGE
+    """What the key of the client must permit, on the model or application in the path. None: it needs no key."""
     has_binary: bool = False
     """Request and response may have binary data."""
     has_unready: bool = False
@@ -81,7 +82,7 @@ NO_SETTINGS = "trace and logging settings are not supported over HTTP"
 def _unsupported(reason: str, *operations: str) -> tuple[Operation, ...]:
     """Return operations of other servers, each as `METHOD path`. They are answered with 501 and the reason."""
     pairs = [operation.split() for operation in operations]
-    return tuple(Operation("unsupported", method, path, reason, errors=(501,)) for method, path in pairs)
+    return tuple(Operation("unsupported", method, path, reason, errors=(501,), scope=KEY) for method, path in pairs)
 
 
 def _shared_memory(regions: str) -> tuple[Operation, ...]:
@@ -96,35 +97,35 @@ def _settings(path: str) -> tuple[Operation, ...]:
 # fmt: off
 OPERATIONS: dict[str, tuple[Operation, ...]] = {
     "server": (
-        Operation("live", "GET", "/v2/health/live", "Is the server running?", LiveJson, access=OPEN),
-        Operation("ready", "GET", "/v2/health/ready", "Does the server accept requests?", ReadyJson, access=OPEN,
+        Operation("live", "GET", "/v2/health/live", "Is the server running?", LiveJson, scope=None),
+        Operation("ready", "GET", "/v2/health/ready", "Does the server accept requests?", ReadyJson, scope=None,
                   has_unready=True),
-        Operation("server", "GET", "/v2", "Get name, version and extensions of the server", ServerJson),
-        Operation("openapi", "GET", "/v2/openapi.json", "Get this document", dict[str, Any]),
+        Operation("server", "GET", "/v2", "Get name, version and extensions of the server", ServerJson, scope=KEY),
+        Operation("openapi", "GET", "/v2/openapi.json", "Get this document", dict[str, Any], scope=KEY),
     ),
     "models": (
-        Operation("models", "GET", "/v2/models", "Get the names of all models", ModelNamesJson),
-        Operation("metadata", "GET", MODEL, "Get versions, inputs and outputs of a model", MetadataJson),
+        Operation("models", "GET", "/v2/models", "Get the names of all models", ModelNamesJson, scope=OBSERVE),
+        Operation("metadata", "GET", MODEL, "Get versions, inputs and outputs of a model", MetadataJson, scope=READ),
         Operation("model_ready", "GET", f"{MODEL}/ready", "Does a model accept requests?", ReadinessJson,
-                  has_unready=True),
+                  has_unready=True, scope=READ),
         Operation("infer", "POST", f"{MODEL}/infer", "Get a prediction", AnswerJson, InferJson, EXECUTION,
-                  has_binary=True),
-        Operation("config", "GET", f"{MODEL}/config", "Get the configuration of a model", ConfigJson),
-        Operation("stats", "GET", f"{MODEL}/stats", "Get counts and durations of a model", StatisticsJson),
-        Operation("all_stats", "GET", "/v2/models/stats", "Get counts and durations of all models", StatisticsJson),
+                  has_binary=True, scope=INFER),
+        Operation("config", "GET", f"{MODEL}/config", "Get the configuration of a model", ConfigJson, scope=READ),
+        Operation("stats", "GET", f"{MODEL}/stats", "Get counts and durations of a model", StatisticsJson, scope=OBSERVE),
+        Operation("all_stats", "GET", "/v2/models/stats", "Get counts and durations of all models", StatisticsJson, scope=OBSERVE),
     ),
     "repository": (
         Operation("index", "POST", f"{REPOSITORY}/index", "Get all versions of all models", list[IndexEntryJson],
-                  IndexJson | None),
+                  IndexJson | None, scope=OBSERVE),
         Operation("load", "POST", f"{REPOSITORY}/models/{{model}}/load", "Load a model from the repository again",
                   list[IndexEntryJson], LoadJson | None, EXECUTION, MANAGE),
         Operation("unload", "POST", f"{REPOSITORY}/models/{{model}}/unload", "Unload a model", None,
                   LoadJson | None, EXECUTION, MANAGE),
     ),
     "applications": (
-        Operation("applications", "GET", "/v1/applications", "Get all applications", ApplicationsJson, None, REQUEST),
+        Operation("applications", "GET", "/v1/applications", "Get all applications", ApplicationsJson, None, REQUEST, scope=OBSERVE),
         Operation("application", "GET", APPLICATION, "Get an application, with statistics of its models",
-                  ApplicationJson, None, REQUEST, query=("context",)),
+                  ApplicationJson, None, REQUEST, query=("context",), scope=OBSERVE),
         Operation("application_declare", "PUT", APPLICATION, "Create or replace an application", ApplicationJson,
                   DeclareJson, REQUEST, MANAGE),
         Operation("application_withdraw", "DELETE", APPLICATION, "Delete an application and its learned state",
@@ -132,9 +133,9 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
         Operation("application_rollback", "POST", f"{APPLICATION}/rollback", "Restore the last declaration",
                   ApplicationJson, None, REQUEST, MANAGE),
         Operation("application_predict", "POST", f"{APPLICATION}/predict", "Get a prediction", PredictionJson,
-                  InferJson, EXECUTION, has_binary=True),
+                  InferJson, EXECUTION, has_binary=True, scope=INFER),
         Operation("application_feedback", "POST", f"{APPLICATION}/feedback", "Store what was true",
-                  FeedbackStatusJson, FeedbackJson, (410, *EXECUTION)),
+                  FeedbackStatusJson, FeedbackJson, (410, *EXECUTION), scope=INFER),
     ),
     "not supported": (
         *_shared_memory("/v2/systemsharedmemory"), *_shared_memory("/v2/cudasharedmemory"), *_settings("/v2/logging"),
@@ -142,14 +143,14 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
         *_unsupported(NO_PROTOCOL_V1, "GET /v1/models/{model}", "POST /v1/models/{model}"),
     ),
     "console": (
-        Operation("console", "GET", "/console", "The page", access=OPEN),
-        Operation("console_style", "GET", "/console/console.css", "Its style", access=OPEN),
-        Operation("console_script", "GET", "/console/console.js", "Its script", access=OPEN),
-        Operation("console_events", "GET", "/console/events", "Its data, as server-sent events"),
+        Operation("console", "GET", "/console", "The page", scope=None),
+        Operation("console_style", "GET", "/console/console.css", "Its style", scope=None),
+        Operation("console_script", "GET", "/console/console.js", "Its script", scope=None),
+        Operation("console_events", "GET", "/console/events", "Its data, as server-sent events", scope=OBSERVE),
     ),
 }
 # fmt: on
 """Operations by group."""
 OPEN_PATHS = frozenset(
-    operation.path for group in OPERATIONS.values() for operation in group if operation.access == OPEN
+    operation.path for group in OPERATIONS.values() for operation in group if operation.scope is None
 )

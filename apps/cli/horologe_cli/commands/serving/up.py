@@ -77,7 +77,7 @@ def up(options: UpOptions, processes: ProcessOptions, drain: DrainSeconds = 10.0
     Examples:
       horologe up --demo
       horologe up --models /srv/models --workers 4
-      horologe up --http 0.0.0.0:8000 --set http.keys_file=keys/http/clients.txt
+      horologe up --http 0.0.0.0:8000 --set http.keys_file=keys/http/keys.toml
       horologe up --split --scheduler edf --set log.level=debug
     """
     from horologe_cli.local.topology import SystemOptions, default_repository

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from horologe_common.service.log import logger
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
 ACCEPTS, REFUSALS = 8, 32
@@ -21,6 +22,8 @@ REST, ITERATIONS = 2, 3
 iterations take, in which they are opened and their first bytes are read."""
 PAUSE_S = 0.1
 """Pause without descriptors. The listening socket stays readable."""
+HANDSHAKE_S = 10.0
+"""Longest time of a TLS handshake. The connection counts for its client from the beginning."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 LAST_ACCEPTS = 256
 """Calls of `_accept_some` at the end: `ACCEPTS` times as many are more connections than a backlog holds."""
@@ -31,7 +34,8 @@ log = logger("acceptor")
 class Acceptor(Generic[P]):
     """Accepts connections. `admit` gets the address of a peer and returns the protocol of its connection, or None.
 
-    `refuse` then gets its socket, which is closed afterwards. `abandon` gets a protocol whose peer has left already.
+    `refuse` then gets its socket, which is closed afterwards. `abandon` gets a protocol whose peer has left already, or
+    did not complete the TLS handshake. `find_context` returns the TLS context of a new connection. None: no TLS.
     """
 
     def __init__(
@@ -41,12 +45,14 @@ class Acceptor(Generic[P]):
         refuse: Callable[[socket.socket], None],
         abandon: Callable[[P], None],
         is_contended: Callable[[], bool] = lambda: False,
+        find_context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._listener = listener
         self._admit = admit
         self._refuse = refuse
         self._abandon = abandon
         self._is_contended = is_contended
+        self._find_context = find_context
         self._accepted = 0
         """Connections since the last rest."""
         self._starting: set[asyncio.Task[None]] = set()
@@ -117,7 +123,12 @@ class Acceptor(Generic[P]):
         try:
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(lambda: protocol, sock)
+            if self._find_context is None:
+                await self._loop.connect_accepted_socket(lambda: protocol, sock)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: protocol, sock, ssl=self._find_context(), ssl_handshake_timeout=HANDSHAKE_S
+                )
         except OSError:
             self._abandon(protocol)
             sock.close()
