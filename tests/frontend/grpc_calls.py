@@ -9,7 +9,6 @@ from grpc import aio
 
 from fakes.gateway import FakeGateway
 from horologe_common.clock import s
-from horologe_frontend.auth import AccessKeys, read_keys
 from horologe_frontend.grpc.messages import SERVICE, ModelInferRequest, method_types
 from horologe_frontend.grpc.server import GrpcServer
 from horologe_frontend.grpc.settings import GrpcSettings
@@ -18,7 +17,10 @@ from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.model_documents import ModelDocuments
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
+
+    from horologe_frontend.core.access import KeyEntry
+    from horologe_frontend.tls import Certificates
 
 TYPES = method_types()
 ROW = (b"\0\0\x80\x3f" * 4,)
@@ -75,14 +77,21 @@ class GrpcDoor(NamedTuple):
 
 @asynccontextmanager
 async def open_door(
-    grpc: GrpcSettings | None = None, drain_ns: int = s(5), channel: Any = None, **http: Any
+    grpc: GrpcSettings | None = None,
+    drain_ns: int = s(5),
+    channel: Any = None,
+    keys: Mapping[str, KeyEntry] | None = None,
+    certificates: Certificates | None = None,
+    **http: Any,
 ) -> AsyncIterator[GrpcDoor]:
     """Serve a FakeGateway until the end of the block. At the end, no account may hold anything. `http`: settings."""
     settings, gateway = HttpSettings(**http), FakeGateway()
-    access = AccessKeys(read_keys(settings.keys_file), read_keys(settings.management_keys_file))
+    if keys is not None:
+        gateway.core.access.replace_keys(keys)
     clients = ClientAccounts(settings)
     documents = ModelDocuments(gateway, gateway.is_ready, "1.2.3")
-    server = GrpcServer(grpc or GrpcSettings(port=0), settings, gateway, access, clients, documents, drain_ns=drain_ns)
+    settings_of_grpc = grpc or GrpcSettings(port=0)
+    server = GrpcServer(settings_of_grpc, settings, gateway, clients, documents, certificates, drain_ns=drain_ns)
     await server.start()
     try:
         async with channel(server.address) if channel else aio.insecure_channel(server.address) as opened:

@@ -18,9 +18,10 @@ from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterator, Mapping
 
-    from horologe_frontend.auth import BearerKeys
+    from horologe_frontend.core.access import KeyEntry
+    from horologe_frontend.tls import Certificates
 
 
 class HttpServerThread:
@@ -28,8 +29,9 @@ class HttpServerThread:
 
     def __init__(
         self,
-        keys: BearerKeys | None = None,
+        keys: Mapping[str, KeyEntry] | None = None,
         gateway: type[FakeGateway] = FakeGateway,
+        certificates: Certificates | None = None,
         *,
         reuse_port: bool = False,
         drain_ns: int = s(30),
@@ -37,7 +39,7 @@ class HttpServerThread:
     ) -> None:
         self.create_gateway = gateway
         self.settings = HttpSettings(**{"port": 0} | settings)
-        self.keys = keys
+        self.keys, self.certificates = keys, certificates
         self.reuse_port, self.drain_ns = reuse_port, drain_ns
 
     def __enter__(self) -> Self:
@@ -55,8 +57,12 @@ class HttpServerThread:
 
     async def _start(self) -> None:
         self.gateway = self.create_gateway()
-        self.oip = OipHandler(self.gateway, self.settings, self.keys)
-        self.server = HttpServer(self.settings, self.oip, reuse_port=self.reuse_port, drain_ns=self.drain_ns)
+        if self.keys is not None:
+            self.gateway.core.access.replace_keys(self.keys)
+        self.oip = OipHandler(self.gateway, self.settings)
+        self.server = HttpServer(
+            self.settings, self.oip, self.certificates, reuse_port=self.reuse_port, drain_ns=self.drain_ns
+        )
         await self.server.start()
         self.stopped = False
 
@@ -89,7 +95,7 @@ class HttpServerThread:
 
     @property
     def address(self) -> str:
-        return self.server.url.removeprefix("http://")
+        return self.server.url.partition("://")[2]
 
     def connect(self, timeout: float = 10) -> socket.socket:
         host, _, port = self.address.rpartition(":")

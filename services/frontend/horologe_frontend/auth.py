@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_common.service.settings import SettingsError
-from horologe_common.service.user_files import describe_mismatch, read_toml
+from horologe_common.service.user_files import read_toml
+from horologe_common.setting_ranges import NAME_PATTERN
 from horologe_common.status import describe_error
 from horologe_common.transport.keys import is_loopback_host
-from horologe_frontend.core.access import KeyEntry, KeyFile
+from horologe_frontend.core.access import KeyEntry
 
 if TYPE_CHECKING:
     from horologe_frontend.core.access import Access
@@ -42,16 +45,25 @@ def load_keys(access: Access, file: str) -> None:
 
 
 def read_keys(file: str) -> dict[str, KeyEntry]:
-    """Return the entries of a key file by name. Raise `SettingsError` if it is invalid, or holds no entry."""
+    """Return the entries of a key file by name. Raise `SettingsError` if it is invalid, or holds no entry.
+
+    The error shows no value of the file: somebody may have written a key where a hash belongs.
+    """
     try:
-        document = read_toml(Path(file))
-        try:
-            entries = msgspec.convert(document, KeyFile).keys
-        except msgspec.ValidationError as error:
-            raise ValueError(describe_mismatch(error, document)) from error
-    except (OSError, ValueError) as error:
-        hint = "" if isinstance(error, OSError) else "; `horologe keys DIR` converts the files of version 0.2.0"
+        tables = read_toml(Path(file))
+        entries = {name: _read_entry(name, table) for name, table in tables.pop("keys", {}).items()}
+        if tables or not entries:
+            raise ValueError(f"got {', '.join(tables) or 'no key'}, wanted tables [keys.NAME]")
+    except (OSError, ValueError, AttributeError) as error:
+        hint = "; `horologe keys DIR` converts the lists of 0.2.0" if isinstance(error, TOMLDecodeError) else ""
         raise SettingsError(f"setting http.keys_file: {file}: {describe_error(error)}{hint}") from error
-    if not entries:
-        raise SettingsError(f"setting http.keys_file: {file}: got no key, wanted at least one")
     return entries
+
+
+def _read_entry(name: str, table: object) -> KeyEntry:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ValueError(f"keys.{name}: got this name, wanted letters, digits, '.', '_' and '-'")
+    try:
+        return msgspec.convert(table, KeyEntry)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"keys.{name}: {error}") from error

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import socket
-import subprocess
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc import StatusCode, aio
@@ -28,7 +25,6 @@ from horologe_frontend.grpc.settings import GrpcSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -256,37 +252,6 @@ async def test_a_message_that_does_not_arrive_ends_its_call() -> None:
         assert "did not arrive in time" in (caught.value.details() or "")
 
 
-def bearer(key: str) -> dict[str, Any]:
-    return {"metadata": (("authorization", f"Bearer {key}"),)}
-
-
-@in_loop
-async def test_keys(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("keys")
-    (folder / "clients").write_text("client")
-    (folder / "managers").write_text("manager")
-    load = TYPES["RepositoryModelLoad"][0](model_name="echo")
-    async with open_door(keys_file=str(folder / "clients"), management_keys_file=str(folder / "managers")) as door:
-        for options in ({}, bearer("wrong"), {"metadata": (("authorization", "client"),)}):
-            for method in ("ModelInfer", "ServerMetadata", "RepositoryModelLoad"):
-                error = await door.failure(method, infer_request() if method == "ModelInfer" else None, **options)
-                assert (error.code(), error.details()) == (StatusCode.UNAUTHENTICATED, "unauthenticated")
-            stream = door.stream(**options)
-            assert await stream.code() is StatusCode.UNAUTHENTICATED
-            # without a request: a client that still writes when its call ends may report INTERNAL instead
-            refused = reflection_pb2_grpc.ServerReflectionStub(door.channel).ServerReflectionInfo(**options)
-            assert await refused.code() is StatusCode.UNAUTHENTICATED
-        assert (await door.call("ServerLive")).live
-        assert (await door.call("ServerReady")).ready
-        assert (await health_of(door).Check(health_pb2.HealthCheckRequest())).status == 1
-        assert (await door.call("ModelInfer", infer_request(), **bearer("client"))).model_name == "echo"
-        assert (
-            await door.failure("RepositoryModelLoad", load, **bearer("client"))
-        ).code() is StatusCode.PERMISSION_DENIED
-        assert (await door.call("RepositoryModelLoad", load, **bearer("manager"))).isLoaded
-        assert door.gateway.clients == [f"key {hashlib.sha256(b'client').hexdigest()[:16]}"]
-
-
 def health_of(door: GrpcDoor) -> Any:
     return health_pb2_grpc.HealthStub(door.channel)
 
@@ -451,41 +416,6 @@ def test_an_address_in_use_is_an_error_of_the_settings() -> None:
 
         with pytest.raises(SettingsError, match=rf"settings grpc.host, grpc.port: 127.0.0.1:{port}"):
             asyncio.run(start())
-
-
-def test_tls(tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*command, *subject, *files, "-days", "1"], check=True, capture_output=True)
-    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
-
-    async def infer() -> None:
-        settings = GrpcSettings(port=0, certificate_file=str(certificate), private_key_file=str(key))
-        async with open_door(settings, channel=lambda address: aio.secure_channel(address, credentials)) as door:
-            assert (await door.call("ModelInfer", infer_request())).model_name == "echo"
-            async with aio.insecure_channel(door.server.address) as plain:
-                error = await door._replace(channel=plain).failure("ServerLive")
-                assert error.code() is StatusCode.UNAVAILABLE
-
-    asyncio.run(infer())
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"certificate_file": "/nope"}, "grpc.private_key_file: got none"),
-        ({"certificate_file": "/nope", "private_key_file": "/nope"}, "grpc.private_key_file: /nope: No such file"),
-    ],
-)
-def test_a_certificate_that_cannot_be_read_is_an_error_of_the_settings(settings: dict[str, Any], words: str) -> None:
-    async def start() -> None:
-        async with open_door(GrpcSettings(port=0, **settings)):
-            pass
-
-    with pytest.raises(SettingsError, match=words):
-        asyncio.run(start())
 
 
 @pytest.mark.parametrize(

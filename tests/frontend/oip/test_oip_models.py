@@ -1,26 +1,17 @@
-"""Health, metadata, configuration, statistics, repository and authentication of the Open Inference Protocol."""
+"""Health, metadata, configuration, statistics and repository of the Open Inference Protocol."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
-from fakes.gateway import SPECS, FakeGateway, respond
+from fakes.gateway import SPECS, FakeGateway
 from frontend.oip_requests import content, error, send
-from horologe_common.service.settings import SettingsError
 from horologe_common.wire import Admit
-from horologe_frontend.auth import BearerKeys, check_open, read_keys
-from horologe_frontend.http.client_accounts import ClientAccount
-from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
+from horologe_frontend.http.http_messages import HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GOOD = b'{"inputs":[{"name":"in","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
 
@@ -180,124 +171,3 @@ def test_wrong_method(method: str, path: str, allow: bytes) -> None:
 def test_unsupported_extensions(method: str, path: str) -> None:
     response = send(method, path)
     assert (response.status, json.loads(response.body)["status"]) == (501, "NOT_IMPLEMENTED")
-
-
-def write_and_read_keys(path: Path, text: str) -> BearerKeys:
-    path.write_text(text)
-    keys = read_keys(str(path))
-    assert keys is not None
-    return keys
-
-
-def test_keys(tmp_path: Path) -> None:
-    hashed = hashlib.sha256(b"second").hexdigest()
-    keys = write_and_read_keys(tmp_path / "keys", f"# ours\n\nfirst\nsha256:{hashed}\n")
-    for good in (b"Bearer first", b"bearer second", b"Bearer  first "):
-        assert keys.is_accepted(good)
-    for bad in (
-        None,
-        b"",
-        b"Bearer",
-        b"Bearer ",
-        b"Basic first",
-        b"first",
-        b"Bearer sha256:" + hashed.encode(),
-        b"\xff",
-    ):
-        assert not keys.is_accepted(bad)
-    assert read_keys("") is None
-    assert not BearerKeys(()).is_accepted(None)
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "sha256:zz", "sha256:00"])
-def test_key_file_without_a_valid_key(tmp_path: Path, text: str) -> None:
-    with pytest.raises(SettingsError, match=r"http\.keys_file"):
-        write_and_read_keys(tmp_path / "keys", text)
-
-
-def test_missing_key_file(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"http\.keys_file"):
-        read_keys(str(tmp_path / "nope"))
-
-
-def test_responses_without_a_key_are_equal() -> None:
-    oip = OipHandler(FakeGateway(), HttpSettings(), BearerKeys([hashlib.sha256(b"k").digest()]))
-    answers = {
-        send(method, path, oip=oip)
-        for method, path in (
-            ("GET", "/v2"),
-            ("GET", "/v2/models/echo"),
-            ("GET", "/v1/applications"),
-            ("POST", "/v2/models/nope/infer"),
-            ("GET", "/x"),
-        )
-    }
-    headers = (b"horologe-status", b"UNAUTHENTICATED"), (b"www-authenticate", b"Bearer")
-    expected = HttpResponse(401, b'{"error":"unauthenticated","status":"UNAUTHENTICATED"}', headers=headers)
-    assert answers == {expected}
-    assert send("GET", "/v2/health/live", oip=oip).status == 200
-    assert send("GET", "/v2/health/live/../../models", oip=oip).status == 401
-    with_key = HttpRequest("GET", "/v2", "", {b"authorization": b"Bearer k"})
-    assert asyncio.run(respond(oip, with_key)).status == 200
-
-
-def test_management_needs_a_key_of_its_own() -> None:
-    def keys(key: bytes) -> BearerKeys:
-        return BearerKeys([hashlib.sha256(key).digest()])
-
-    def status(oip: OipHandler, method: str, path: str, key: bytes) -> int:
-        head = HttpRequest(method, path, "", {b"authorization": b"Bearer " + key} if key else {})
-        return (oip.refuse(head) or asyncio.run(respond(oip, head))).status
-
-    managed = OipHandler(FakeGateway(), HttpSettings(), keys(b"client"), managers=keys(b"manager"))
-    unmanaged = OipHandler(FakeGateway(), HttpSettings(), keys(b"client"))
-    for method, path in (
-        ("POST", "/v2/repository/models/echo/unload"),
-        ("POST", "/v2/repository/models/echo/load"),
-        ("DELETE", "/v1/applications/digits"),
-        ("PUT", "/v1/applications/digits"),
-        ("POST", "/v1/applications/digits/rollback"),
-    ):
-        assert [status(managed, method, path, key) for key in (b"", b"client")] == [401, 403]
-        assert status(unmanaged, method, path, b"client") == 403
-        assert status(managed, method, path, b"manager") not in (401, 403)
-    assert [status(managed, "GET", "/v2", key) for key in (b"client", b"manager", b"other")] == [200, 200, 401]
-    assert status(OipHandler(FakeGateway(), HttpSettings()), "POST", "/v2/repository/models/echo/load", b"") == 200
-
-
-def test_a_web_page_cannot_manage_an_open_server() -> None:
-    headers = {b"origin": b"https://elsewhere.example"}
-    request = HttpRequest("POST", "/v2/repository/models/echo/unload", "", headers)
-    assert asyncio.run(respond(OipHandler(FakeGateway(), HttpSettings()), request)).status == 403
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.5", "example.org", "127.0.0.1.example.org"])
-def test_an_address_beyond_this_machine_needs_keys(host: str) -> None:
-    with pytest.raises(SettingsError, match=r"setting http.host: .* is not loopback and no keys are set"):
-        check_open(HttpSettings(host=host))
-    check_open(HttpSettings(host=host, allow_open=True))
-    check_open(HttpSettings(host=host, keys_file="keys"))
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8"])
-def test_loopback_needs_no_keys(host: str) -> None:
-    check_open(HttpSettings(host=host))
-
-
-def test_http_clients_are_named_by_their_key_or_else_by_their_address() -> None:
-    """A header that nobody checks names no client: each request could carry another one."""
-    body = b'{"inputs": [{"name": "in", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
-    keyed = BearerKeys([hashlib.sha256(key).digest() for key in (b"a", b"b")])
-    names = []
-    for keys in (None, keyed):
-        gateway = FakeGateway()
-        oip = OipHandler(gateway, HttpSettings(), keys)
-        for key in (b"a", b"a", b"b"):
-            headers = {b"authorization": b"Bearer " + key}
-            request = HttpRequest("POST", "/v2/models/echo/infer", "", headers, body, ClientAccount(name="10.0.0.7"))
-            assert asyncio.run(respond(oip, request)).status == 200
-        names.append(gateway.clients)
-    without_keys, with_keys = names
-    assert without_keys == ["10.0.0.7"] * 3
-    assert with_keys[0] == with_keys[1] != with_keys[2]
-    assert not any("10.0.0.7" in name for name in with_keys)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horologe_frontend.auth import read_keys
+from fakes.key_entries import entry
 from system.console_page import Page, browser, needs_chromium
 from system.console_scene import SceneGateway
 from system.http_server_thread import HttpServerThread
@@ -109,10 +109,9 @@ def test_the_export_is_a_chrome_trace(desk: Page, tmp_path: Path) -> None:
     assert all(event["dur"] >= 0 and event["args"]["predicted_ms"] >= 0 for event in actions)
 
 
-def test_a_key_is_asked_for_and_stays_in_the_tab(browser: Any, tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("secret\n")
-    with HttpServerThread(read_keys(str(file)), gateway=SceneGateway) as http:
+def test_a_key_is_asked_for_and_stays_in_the_tab(browser: Any) -> None:
+    keys = {"viewer": entry("secret", observe=True), "user": entry("user", infer=("*",))}
+    with HttpServerThread(keys, gateway=SceneGateway) as http:
         viewer = Page(browser, http.server.url)
         page = viewer.page
         page.wait_for_selector("#key")
@@ -120,6 +119,9 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(browser: Any, tmp_path: Path) -
         page.fill("#key", "wrong")
         page.keyboard.press("Enter")
         page.wait_for_selector("#sign-in-error:has-text('does not accept')")
+        page.fill("#key", "user")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#sign-in-error:has-text('observe')")
         page.fill("#key", "secret")
         page.keyboard.press("Enter")
         viewer.wait_live(6)

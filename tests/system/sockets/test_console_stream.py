@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from fakes.key_entries import entry, keys_of
 from horologe_common.status import Status
 from horologe_common.wire import ActionRecord, Activity
-from horologe_frontend.auth import read_keys
 from horologe_frontend.console.feed import VIEWERS_MAX
 from horologe_frontend.console.traffic import Totals
 from system.http_server_thread import HttpServerThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def events(parts: Iterator[str], count: int) -> list[tuple[str, Any]]:
@@ -81,16 +80,20 @@ def test_without_viewers_nothing_is_read(http: HttpServerThread) -> None:
     assert http.gateway.watches[-1].after == 1
 
 
-def test_the_stream_needs_the_key_and_the_page_does_not(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("secret\n")
-    with HttpServerThread(read_keys(str(file))) as http:
+def test_the_stream_needs_the_key_and_the_page_does_not() -> None:
+    with HttpServerThread({"v": entry("secret", observe=True), "u": entry("user", infer=("*",))}) as http:
         assert httpx.get(f"{http.server.url}/console").status_code == 200
         assert httpx.get(f"{http.server.url}/console/events").status_code == 401
         assert httpx.get(f"{http.server.url}/console/other").status_code == 401
         with stream(http, Authorization="Bearer secret") as response:
             assert response.status_code == 200
-            events(response.iter_text(), 1)
+            text = response.iter_text()
+            events(text, 1)
+            http.gateway.core.access.replace_keys(keys_of("other"))
+            for _ in text:  # the withdrawn key ends the stream
+                pass
+        with stream(http, Authorization="Bearer secret") as response:
+            assert response.status_code == 401
 
 
 def test_pages_of_other_sites_get_no_stream(http: HttpServerThread) -> None:

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horologe_frontend.auth import read_keys
+from fakes.key_entries import keys_of
 from system.http_server_thread import GOOD, HttpServerThread, is_closed, read_response, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 MS = 1_000_000
 
@@ -149,9 +148,8 @@ def test_stop_cancels_requests_after_the_drain_timeout() -> None:
         assert is_closed(sock)
 
 
-def test_keys(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("secret\n")
-    with HttpServerThread(read_keys(str(tmp_path / "keys"))) as http:
+def test_keys() -> None:
+    with HttpServerThread(keys_of("secret")) as http:
         url = http.server.url
         assert httpx.get(f"{url}/v2/health/ready").status_code == 200
         for method, path in (("GET", "/v2"), ("POST", "/v2/models/echo/infer"), ("GET", "/nope")):

@@ -24,12 +24,15 @@ import zmq
 import zmq.auth
 from zmq.auth.thread import ThreadAuthenticator
 
+from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
+from horologe_common.status import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MANAGER = "management"
+log = logger("links")
 ROLES = {
     "edge": ("frontend", "selector", "controller"),
     "frontend": ("frontend",),
@@ -92,20 +95,39 @@ def service_public_key(folder: Path) -> bytes:
 
 
 class KeyHolders:
-    """Accepts connections with known keys (ZAP, RFC 27), and names their holders. Raises `SettingsError`."""
+    """Accepts connections with known keys (ZAP, RFC 27), and names their holders. Raises `SettingsError`.
+
+    Keys that were added to or removed from the folder count for the connections that are made from then on.
+    """
 
     def __init__(self, context: zmq.Context[Any], folder: Path) -> None:
-        groups = {group: _public_keys(folder / group) for group in ("peers", "clients", MANAGER)}
-        self._roles = groups["peers"]
-        self._managers = groups[MANAGER]
-        self._accepted = {"internal": groups["peers"], "clients": {**groups["clients"], **groups[MANAGER]}}
+        self._folders = [folder / group for group in ("peers", "clients", MANAGER)]
+        self._seen: list[int] = []
+        self._read_keys()
         self._authenticator = ThreadAuthenticator(context)
         self._authenticator.start()
         for domain in self._accepted:
             self._authenticator.configure_curve_callback(domain, self)
 
+    def _read_keys(self) -> None:
+        """Read the keys, if files were added or removed since they were read. Raises `SettingsError`."""
+        seen = [folder.stat().st_mtime_ns if folder.is_dir() else 0 for folder in self._folders]
+        if seen == self._seen:
+            return
+        peers, clients, managers = map(_public_keys, self._folders)
+        self._seen = seen
+        self._roles, self._managers = peers, managers
+        self._accepted = {"internal": peers, "clients": {**clients, **managers}}
+
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a socket of `domain` accepts a key. Part of pyzmq's interface of a credentials provider."""
+        """Return whether a socket of `domain` accepts a key. Part of pyzmq's interface of a credentials provider.
+
+        It is called for each new connection, on the authenticator's thread.
+        """
+        try:
+            self._read_keys()
+        except (OSError, SettingsError) as error:
+            log.error("changed keys not used", reason=describe_error(error))
         return key.decode() in self._accepted[domain]
 
     def peer_roles(self, frame: zmq.Frame) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ async function connect() {
   let reason = "the server has closed the stream";
   try {
     const response = await fetch("/console/events", { headers, signal: abort.signal, cache: "no-store" });
-    if (response.status === 401) return askForKey();
+    if (response.status === 401) return askForKey("The server does not accept this key.");
+    if (response.status === 403 && state.key) return askForKey(`${(await response.json()).error}.`);
     if (!response.ok) throw new Error((await response.json()).error);
     showContent();
     await readEvents(response.body.getReader());
@@ -85,8 +86,8 @@ function handleEvent(name, data) {
   }
 }
 
-function askForKey() {
-  byId("sign-in-error").textContent = state.key ? "The server does not accept this key." : "";
+function askForKey(problem = "") {
+  byId("sign-in-error").textContent = state.key ? problem : "";
   state.key = "";
   sessionStorage.removeItem("horologe-key");
   byId("sign-in").hidden = false;

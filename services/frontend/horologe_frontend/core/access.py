@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Meta
 
 from horologe_common import wire
-from horologe_common.setting_ranges import NAME_PATTERN
 from horologe_common.status import Forbidden, Refused, Unauthenticated
 
 if TYPE_CHECKING:
@@ -54,12 +53,6 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests per second. None: no limit."""
     burst: Annotated[float, Meta(ge=1, le=1e9)] | None = None
     """Requests that it may send at once after a pause. None: those of one second."""
-
-
-class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The key file."""
-
-    keys: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], KeyEntry]
 
 
 class TokenBucket:
@@ -175,22 +168,21 @@ class Access:
     def check_message(self, now_ns: int, key: str, message: object) -> None:
         """Count and check a message of an SDK client with this key. Raise `Forbidden` or `Refused`."""
         grant = self.find_grant(key)
-        for scope, target in needs_of(message):
-            grant.check(scope, target)
         grant.take(now_ns)
+        grant.check(*need_of(message))
 
 
-def needs_of(message: object) -> list[tuple[Scope, str]]:
-    """Return the scopes that a message of the SDK needs, with the model or application of each."""
+def need_of(message: object) -> tuple[Scope, str]:
+    """Return the scope that a message of the SDK needs, and on which model or application."""
     match message:
-        case wire.Predict():  # with both, the request is for the model
-            return [(Scope.INFER, name) for name in {message.model, message.application} if name] or [(Scope.INFER, "")]
+        case wire.Predict():  # with a model, the application is only where the request comes from
+            return Scope.INFER, message.model or message.application
         case wire.Feedback():
-            return [(Scope.INFER, message.application)]
+            return Scope.INFER, message.application
         case wire.ModelInfo() if message.model or message.application:
-            return [(Scope.READ, name) for name in (message.model, message.application) if name]
+            return Scope.READ, message.application or message.model  # the frontend looks in the same order
+        case wire.ModelInfo() | wire.Describe() | wire.Watch() | wire.PipelineInfo() | wire.ApplicationInfo():
+            return Scope.OBSERVE, ""
         case wire.Tune(command="status" | "arrivals"):
-            return [(Scope.OBSERVE, "")]
-        case wire.Admit() | wire.Declare() | wire.Withdraw() | wire.Rollback() | wire.Tune():
-            return [(Scope.MANAGE, "")]
-    return [(Scope.OBSERVE, "")]
+            return Scope.OBSERVE, ""
+    return Scope.MANAGE, ""

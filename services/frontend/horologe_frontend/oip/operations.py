@@ -111,8 +111,10 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
         Operation("infer", "POST", f"{MODEL}/infer", "Get a prediction", AnswerJson, InferJson, EXECUTION,
                   has_binary=True, scope=INFER),
         Operation("config", "GET", f"{MODEL}/config", "Get the configuration of a model", ConfigJson, scope=READ),
-        Operation("stats", "GET", f"{MODEL}/stats", "Get counts and durations of a model", StatisticsJson, scope=OBSERVE),
-        Operation("all_stats", "GET", "/v2/models/stats", "Get counts and durations of all models", StatisticsJson, scope=OBSERVE),
+        Operation("stats", "GET", f"{MODEL}/stats", "Get counts and durations of a model", StatisticsJson,
+                  scope=OBSERVE),
+        Operation("all_stats", "GET", "/v2/models/stats", "Get counts and durations of all models", StatisticsJson,
+                  scope=OBSERVE),
     ),
     "repository": (
         Operation("index", "POST", f"{REPOSITORY}/index", "Get all versions of all models", list[IndexEntryJson],
@@ -123,7 +125,8 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
                   LoadJson | None, EXECUTION, MANAGE),
     ),
     "applications": (
-        Operation("applications", "GET", "/v1/applications", "Get all applications", ApplicationsJson, None, REQUEST, scope=OBSERVE),
+        Operation("applications", "GET", "/v1/applications", "Get all applications", ApplicationsJson, None, REQUEST,
+                  scope=OBSERVE),
         Operation("application", "GET", APPLICATION, "Get an application, with statistics of its models",
                   ApplicationJson, None, REQUEST, query=("context",), scope=OBSERVE),
         Operation("application_declare", "PUT", APPLICATION, "Create or replace an application", ApplicationJson,
