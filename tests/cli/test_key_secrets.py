@@ -22,8 +22,8 @@ def test_the_output_is_a_list_of_secrets_and_nothing_else(tmp_path: Path) -> Non
     secrets = {item["metadata"]["name"]: item["data"] for item in json.loads(outputs[0].stdout)["items"]}
     assert set(secrets) == {"mine-service", "mine-peers", "mine-clients", "mine-management", "mine-http"}
     assert set(secrets["mine-clients"]) == {"alice.key"}
-    bearer = (tmp_path / "http" / "clients.txt").read_bytes()
-    assert base64.b64decode(secrets["mine-http"]["clients.txt"]) == bearer
+    assert base64.b64decode(secrets["mine-http"]["keys.toml"]) == (tmp_path / "http" / "keys.toml").read_bytes()
+    assert set(secrets["mine-http"]) == {"keys.toml"}
 
 
 def test_a_folder_with_keys_gets_only_those_that_are_named(tmp_path: Path) -> None:

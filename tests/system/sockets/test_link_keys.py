@@ -139,3 +139,19 @@ def test_clients_beyond_this_machine_need_keys_or_an_explicit_switch() -> None:
 )
 def test_who_can_connect_to_an_endpoint(endpoint: str, private: bool, local: bool) -> None:
     assert (is_private(endpoint), is_local(endpoint)) == (private, local)
+
+
+def test_keys_that_are_added_or_removed_count_for_new_connections(start: Any, client: Any, tmp_path: Path) -> None:
+    make_keys(keys := tmp_path / "keys", ("before",))
+    frontend = start("frontend", clients=(f"ipc://{tmp_path}/c",), keys=str(keys))
+    make_keys(keys, ("after",))
+    (keys / "clients" / "before.key").unlink()
+    sock = client(f"ipc://{tmp_path}/c", keys, "clients/after")
+    sock.send(packet(Ping(1)))
+    assert isinstance(reply(sock), Pong)
+    withdrawn = client(f"ipc://{tmp_path}/c", keys, "clients/before")
+    withdrawn.setsockopt(zmq.RCVTIMEO, 300)
+    withdrawn.send(packet(Ping(1)))
+    with pytest.raises(zmq.Again):
+        withdrawn.recv()
+    assert {sender.partition(":")[2] for sender, _ in frontend.core.heard} == {"after"}
