@@ -262,3 +262,20 @@ def test_the_model_volume_is_required() -> None:
     done = run_helm("template", "horologe", str(CHART))
     assert done.returncode != 0
     assert "volume" in done.stderr
+
+
+@pytest.mark.parametrize("mutual", [False, True])
+def test_a_secret_switches_tls_on(mutual: bool) -> None:
+    """A probe of Kubernetes has no certificate: with mutual TLS it uses the metrics endpoint."""
+    options = ("--set", f"frontend.tls.secret=mine,frontend.tls.clientCa={str(mutual).lower()}")
+    templates = {component(template): template for _, template in pod_templates(render(BY_NAME["minimal"], *options))}
+    (container,) = templates["frontend"]["spec"]["containers"]
+    files = {item["name"]: item["value"] for item in container["env"] if item["name"].startswith("HOROLOGE_TLS")}
+    assert files.pop("HOROLOGE_TLS_CERTIFICATE_FILE") == "/tls/tls.crt"
+    assert files.pop("HOROLOGE_TLS_PRIVATE_KEY_FILE") == "/tls/tls.key"
+    assert files == ({"HOROLOGE_TLS_CLIENT_CA_FILE": "/tls/ca.crt"} if mutual else {})
+    probe = container["readinessProbe"]["httpGet"]
+    assert (probe["port"], probe["scheme"]) == (("metrics", "HTTP") if mutual else ("http", "HTTPS"))
+    volumes = templates["frontend"]["spec"]["volumes"]
+    assert "mine" in {volume.get("secret", {}).get("secretName") for volume in volumes}
+    assert "tls" not in str(templates["selector"])

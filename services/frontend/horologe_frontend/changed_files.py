@@ -17,7 +17,7 @@ log = logger("endpoints")
 
 
 class ChangedFiles:
-    """Calls `reload` on the loop when one of the files has changed. Create it before the files are read first."""
+    """Calls `reload` in a thread when one of the files has changed. Create it before the files are read first."""
 
     def __init__(self, files: Sequence[str], reload: Callable[[], None]) -> None:
         self._files = files
@@ -37,7 +37,7 @@ class ChangedFiles:
                 continue
             self._seen = signatures
             try:
-                self._reload()
+                await asyncio.to_thread(self._reload)
             except SettingsError as error:
                 log.error("changed files not used", reason=error.reason)
             else:

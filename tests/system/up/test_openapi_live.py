@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.http_calls import send_http
+from fakes.key_entries import keys_of, write_keys
 from harness.model_folders import a_python_model
 from harness.running_up import Up
 
@@ -50,11 +51,9 @@ def test_answers_are_in_the_document(tmp_path: Path) -> None:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed (the extra `dev`)")
     for name in ("echo", "spare"):
         a_python_model(tmp_path / "models", name=name)
-    (tmp_path / "clients").write_text("client\n")
-    (tmp_path / "managers").write_text("manager\n")
+    write_keys(tmp_path / "keys.toml", keys_of("manager"))
     (tmp_path / "schemathesis.toml").write_text(SETTINGS)
-    keys = ("--set", "http.keys_file=clients", "--set", "http.management_keys_file=managers")
-    up = Up(tmp_path, "--no-tuner", "--no-profiler", *keys)
+    up = Up(tmp_path, "--no-tuner", "--no-profiler", "--set", "http.keys_file=keys.toml")
     try:
         url = up.ready["http"]
         for name in ("mean", "spare"):

@@ -55,17 +55,17 @@ capabilities: { drop: [ALL] }
 {{/* Probes of a service by its metrics endpoint. A frontend is ready when the models are settled. */}}
 {{- define "horologe.probes" -}}
 startupProbe:
-  httpGet: { path: {{ .live }}, port: {{ .port }} }
+  httpGet: { path: {{ .live }}, port: {{ .port }}, scheme: {{ .scheme | default "HTTP" }} }
   periodSeconds: 2
   timeoutSeconds: 5
   failureThreshold: 150
 livenessProbe:
-  httpGet: { path: {{ .live }}, port: {{ .port }} }
+  httpGet: { path: {{ .live }}, port: {{ .port }}, scheme: {{ .scheme | default "HTTP" }} }
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: { path: {{ .ready }}, port: {{ .port }} }
+  httpGet: { path: {{ .ready }}, port: {{ .port }}, scheme: {{ .scheme | default "HTTP" }} }
   periodSeconds: 2
   timeoutSeconds: 4
   failureThreshold: 2
@@ -104,6 +104,10 @@ readinessProbe:
 - name: keys-{{ . }}
   secret: { secretName: {{ $prefix }}-{{ . }}, defaultMode: 0440 }
 {{- end }}
+{{- with .root.Values.frontend.tls.secret }}
+- name: tls
+  secret: { secretName: {{ . }}, defaultMode: 0440 }
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -112,5 +116,8 @@ readinessProbe:
 {{- if eq .component "frontend" }}{{ $groups = concat $groups (list "clients" "management" "http") }}{{ end -}}
 {{- range $groups }}
 - { name: keys-{{ . }}, mountPath: /keys/{{ . }}, readOnly: true }
+{{- end }}
+{{- if and (eq .component "frontend") .root.Values.frontend.tls.secret }}
+- { name: tls, mountPath: /tls, readOnly: true }
 {{- end }}
 {{- end }}

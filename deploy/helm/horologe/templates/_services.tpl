@@ -33,8 +33,13 @@
 {{- $links = dict "bind" $bind "advertise" $here "connect" (printf "%s,%s" $selectors $controller) -}}
 {{- $http := dict "host" "0.0.0.0" "keys_file" "/keys/http/keys.toml" -}}
 {{- if .Values.frontend.ingress.enabled }}{{ $_ := set $http "client_share" "1.0" }}{{ end -}}
+{{- $tls := dict -}}
+{{- if .Values.frontend.tls.secret -}}
+{{- $tls = dict "certificate_file" "/tls/tls.crt" "private_key_file" "/tls/tls.key" -}}
+{{- if .Values.frontend.tls.clientCa }}{{ $_ := set $tls "client_ca_file" "/tls/ca.crt" }}{{ end -}}
+{{- end -}}
 {{- $frontend := dict "name" "$(POD_NAME)" "clients" "tcp://0.0.0.0:8003" -}}
-{{- $_ := set $services "frontend" (dict "settings" (dict "links" $links "frontend" $frontend "http" $http "grpc" (dict "host" "0.0.0.0"))) -}}
+{{- $_ := set $services "frontend" (dict "settings" (dict "links" $links "frontend" $frontend "http" $http "grpc" (dict "host" "0.0.0.0") "tls" $tls)) -}}
 
 {{- if .Values.profiler.enabled -}}
 {{- $connect := printf "%s,%s,%s" $frontends $selectors $controller -}}
