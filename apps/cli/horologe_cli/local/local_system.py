@@ -188,9 +188,9 @@ def _http_ready(url: str) -> bool:
     try:
         connection.request("GET", "/v2/health/ready")
         return connection.getresponse().status == HTTP_OK
-    except ssl.SSLError:  # it serves, but demands a certificate of its clients
-        return True
-    except (HTTPException, OSError):
+    except (ConnectionRefusedError, TimeoutError):
         return False
+    except (HTTPException, OSError):  # with TLS, it may serve but demand a certificate of its clients
+        return scheme == "https"
     finally:
         connection.close()
