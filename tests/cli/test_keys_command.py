@@ -15,7 +15,7 @@ from horologe_frontend.core.access import EVERYTHING, Access, KeyEntry
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
+    from typer.testing import Result
 
 
 def keys(folder: Path, *options: str) -> Result:

@@ -36,7 +36,8 @@ ENTRIES = {"ann": KeyEntry(infer=("sum",)), "bob": KeyEntry(infer=("*",), rate=1
 
 
 def frontend_with_keys() -> tuple[Frontend, list[ManagementCall]]:
-    frontend, audit = a_frontend(), []
+    frontend = a_frontend()
+    audit: list[ManagementCall] = []
     frontend.access.replace_keys(ENTRIES)
     frontend.set_audit(audit.append)
     return frontend, audit

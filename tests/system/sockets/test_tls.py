@@ -43,10 +43,9 @@ class Files(NamedTuple):
     """A certificate of another authority."""
 
     def load(self, mutual: bool = False, server: Pair | None = None) -> Certificates:
-        server = server or self.server
-        certificates = Certificates(
-            TlsSettings(*map(str, server), client_ca_file=str(self.authority.pair.certificate) if mutual else "")
-        )
+        certificate, key = map(str, server or self.server)
+        authority = str(self.authority.pair.certificate) if mutual else ""
+        certificates = Certificates(TlsSettings(certificate, key, authority))
         certificates.load()
         return certificates
 

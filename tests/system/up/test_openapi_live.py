@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.http_calls import send_http
 from fakes.key_entries import keys_of, write_keys
+from harness.http_calls import send_http
 from harness.model_folders import a_python_model
 from harness.running_up import Up
 
