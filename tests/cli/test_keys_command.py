@@ -80,6 +80,11 @@ def test_single_keys_are_rotated_and_removed_and_the_rest_stays(tmp_path: Path) 
     assert "got no key 'alice', wanted one of bob" in missing.output
 
 
+def test_a_wrong_folder_gets_no_keys(tmp_path: Path) -> None:
+    assert keys(tmp_path / "wrong", "--remove", "alice").exit_code == 2
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_the_lists_of_version_0_2_0_are_converted(tmp_path: Path) -> None:
     keys(tmp_path, "--client", "alice", "--manager", "carol")
     http = tmp_path / "http"

@@ -157,7 +157,8 @@ def test_keys_are_private_and_kept(tmp_path: Path) -> None:
     secret = (tmp_path / "keys/clients/alice.key_secret").read_text()
     assert stat.S_IMODE((tmp_path / "keys/clients/alice.key_secret").stat().st_mode) == 0o600
     second = run_horologe("keys", str(tmp_path / "keys"), "--client", "alice", "--client", "bob", "--json")
-    assert [path.rpartition("/")[2] for path in json.loads(second.stdout)["made"]] == ["bob.key", "bob.key_secret"]
+    made = [path.rpartition("/")[2] for path in json.loads(second.stdout)["made"]]
+    assert made == ["bob.key", "bob.key_secret", "bob.secret", "keys.toml"]
     assert (tmp_path / "keys/clients/alice.key_secret").read_text() == secret
 
 

@@ -71,6 +71,8 @@ def keys(
 
     try:
         is_new = not (folder / "service" / "service.key_secret").exists()
+        if is_new and (rotate or retire or remove):
+            fail(f"keys: {folder}: got no keys, wanted a folder of `horologe keys`", ExitCode.USAGE)
         clients, managers = client or ["client"] * is_new, manager or ["manager"] * is_new
         paths = make_all_keys(folder, _checked_names(clients), _checked_names(managers))
         bearer = BearerKeys(folder)
