@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.models import natural_sort_key
+from horologe_common.rollouts import reached_versions
 from horologe_common.status import Status, UnknownModel, error_for
 from horologe_common.wire import Admit, ModelState
 from horologe_frontend.core.model_versions import check_read
@@ -48,7 +49,7 @@ BACKENDS = {"onnx": "onnxruntime", "torchscript": "pytorch"}
 class ModelDocuments:
     """Describes the models of the catalogue. `is_ready` returns whether this server accepts requests.
 
-    `version` is that of the server. An empty version of a model stands for the newest READY one.
+    `version` is that of the server. An empty version of a model stands for the one that requests reach.
     """
 
     def __init__(self, gateway: Gateway, is_ready: Callable[[], bool], version: str) -> None:
@@ -125,12 +126,11 @@ def _version_key(state: ModelState) -> tuple[tuple[int, int, str], ...]:
 
 
 def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelState:
-    """Return the requested version, or else the newest READY one, or else the newest. Raise `UnknownModel`."""
+    """Return the requested version, or else the one that requests reach, or the newest. Raise `UnknownModel`."""
     candidates = sorted((state for state in states if version in ("", state.spec.version)), key=_version_key)
-    ready = [state for state in candidates if state.state == "READY"]
     if not candidates:
         raise UnknownModel(f"model {model!r}{f' version {version!r}' if version else ''} is unknown")
-    return (ready or candidates)[-1]
+    return (reached_versions(candidates) or candidates[-1:])[0]
 
 
 def model_metadata(spec: ModelSpec, states: Sequence[ModelState]) -> MetadataJson:

@@ -126,7 +126,8 @@ class Worker:
         finally:
             self._forward_outputs(now_ns, self.infers.out)
         models = self.models
-        completed = models.tick(now_ns) if models.running or models.waiting or models.changed else None
+        due = models.running or models.waiting or models.retired or models.changed
+        completed = models.tick(now_ns) if due else None
         self.out.extend(self.models.out)
         self.models.out.clear()
         for share in self.shares:
