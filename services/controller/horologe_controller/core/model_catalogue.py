@@ -83,7 +83,7 @@ class ModelCatalogue:
             before = {key: self._states[key].spec.content_hash for key in keys if self._states[key].state == "READY"}
             versions = self.switches.versions_to_load(message)
             workers = self._cluster.workers if versions is None or not versions.keys() <= before.keys() else ()
-            scans = self._loads.start_load(sender, message, workers, before)
+            scans = self._loads.start_load(sender, message, workers, {} if message.rollout else before)
             return scans or self.refresh_and_announce()
         self._withdrawn |= dict.fromkeys(keys, True)
         self._loads.revoke(message)
@@ -311,7 +311,8 @@ def _with_unchanged(state: ModelState, before: Mapping[str, str]) -> ModelState:
     content = state.spec.content_hash
     if state.state != "READY" or state.reason or not content or before.get(state.spec.key) != content:
         return state
-    return ModelState(state.spec, state.state, f"unchanged: its files have the content {content} as before")
+    reason = f"unchanged: its files have the content {content} as before"
+    return ModelState(state.spec, state.state, reason, state.traffic)
 
 
 def _has_changed(before: WorkerModel | None, report: WorkerModel) -> bool:

@@ -13,7 +13,7 @@ from horologe_common.wire import Admit, ModelState
 from horologe_frontend.core.model_versions import check_read
 from horologe_frontend.core.stats import DurationTotal, ModelStats
 from horologe_frontend.http.http_messages import Unsupported
-from horologe_frontend.oip.known_parameters import LOAD, check_parameters
+from horologe_frontend.oip.known_parameters import LOAD, UNLOAD, check_parameters, read_rollout
 from horologe_frontend.oip.predicts import NO_PARAMETERS, flag_parameter
 from horologe_frontend.oip.response_json import (
     BatchingJson,
@@ -104,14 +104,19 @@ class ModelDocuments:
         return repository_index(self._catalogue.model_states(), ready_only)
 
     async def load(self, model: str, admitted: bool, parameters: Mapping[str, Any] | None) -> list[IndexEntryJson]:
-        """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`."""
-        for name in sorted(parameters or ()):
+        """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`.
+
+        A load with a parameter of `ROLLOUT` changes which version requests without a version reach.
+        """
+        parameters = parameters or NO_PARAMETERS
+        for name in sorted(parameters):
             if name == "config" or name.startswith("file:"):
                 raise Unsupported(f"parameters.{name}: not supported: models come from the repository on disk")
-        check_parameters("parameters.", parameters, LOAD)
-        for name in LOAD:
-            flag_parameter(parameters or NO_PARAMETERS, "parameters", name, False)
-        models = await self._gateway.call(Admit(0, model, "", admitted))
+        check_parameters("parameters.", parameters, LOAD if admitted else UNLOAD)
+        for name in UNLOAD:
+            flag_parameter(parameters, "parameters", name, False)
+        rollout, version, weight = read_rollout(parameters)
+        models = await self._gateway.call(Admit(0, model, version, admitted, rollout, weight))
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)
         return repository_index(models.models, False)

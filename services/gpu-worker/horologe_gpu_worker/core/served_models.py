@@ -116,6 +116,11 @@ class ServedModels:
         if len(requesters) < REQUESTERS_MAX:
             requesters.append((sender, scan_id))
 
+    def scan_changed(self, names: Iterable[str]) -> None:
+        """Scan models whose files have changed, for nobody in particular."""
+        for name in names:
+            self.waiting.setdefault(name, [])
+
     def update_version(self, message: VersionScanned) -> None:
         """Store the state of a version while its model is scanned, unless an earlier content is served meanwhile."""
         report = message.report
