@@ -44,8 +44,10 @@ def main() -> None:
         reactor.attach(worker.lanes, executors.deliver)
         executors.start(reactor.post, reactor.post_threadsafe)
 
+    repository = Path(settings.repository).resolve()
+
     async def watch(reactor: Reactor) -> None:
-        await watch_repository(settings.repository, partial(reactor.post, worker.lanes, worker.address))
+        await watch_repository(repository, partial(reactor.post, worker.lanes, worker.address))
 
     try:
         start = [watch] if settings.watch else []

@@ -26,14 +26,16 @@ SLACK_NS, SLACK_LOADS = s(10), 4
 
 
 class Switch:
-    """A change of the rollout of a model that waits until the new version is loaded on `shares`."""
+    """A change of the rollout of a model that waits until the version `key` is loaded. An empty key: none is added."""
 
-    def __init__(self, rollout: Rollout, key: str, shares: dict[Share, bool]) -> None:
+    def __init__(self, rollout: Rollout, key: str, must_load: bool) -> None:
         self.rollout = rollout
         self.key = key
-        self.shares = shares
+        self.must_load = must_load
+        self.shares: dict[Share, bool] = {}
+        """Shares on which it is loaded."""
         self.until_ns = 0
-        """When it ends at the latest. 0: it has not been looked at yet."""
+        """When it ends at the latest. 0: it has not begun to load."""
 
 
 class VersionSwitches:
@@ -160,10 +162,7 @@ class VersionSwitches:
         before = self.rollouts[name]
         added = [version for version in rollout.versions() if version not in before.versions()]
         self._cancel(name)
-        key, old_key = f"{name}/{added[0]}" if added else "", f"{name}/{before.current}"
-        shares = self._choose_shares(key, old_key) if key and must_load else {}
-        self.pending[name] = Switch(rollout, key, shares)
-        self._keep(name, shares, (key, old_key))
+        self.pending[name] = Switch(rollout, f"{name}/{added[0]}" if added else "", must_load)
 
     def _cancel(self, name: str) -> None:
         """Drop the switch of a model that waits, if there is one."""
@@ -179,8 +178,9 @@ class VersionSwitches:
         if switch.key and (state is None or state.state != "READY"):
             self._cancel(name)
             return Status.FAILED, f"{switch.key}: {state.reason if state else 'not in any repository'}"
+        if switch.key and not switch.until_ns:
+            self._load(now_ns, name, switch)
         if switch.shares:
-            switch.until_ns = switch.until_ns or self._latest_ns(now_ns, switch.key)
             loaded = [switch.key in share.resident for share in switch.shares if not share.is_lost]
             if not all(loaded) and now_ns < switch.until_ns:
                 return None
@@ -200,8 +200,12 @@ class VersionSwitches:
         shares = self._cluster.residency.shares_of.get(key, {})
         return any(key in share.resident and key not in share.unused for share in shares)
 
-    def _latest_ns(self, now_ns: int, key: str) -> int:
-        return now_ns + SLACK_NS + SLACK_LOADS * self._cluster.profiled_load_ns(key)
+    def _load(self, now_ns: int, name: str, switch: Switch) -> None:
+        """Have the version loaded beside the current one."""
+        old_key = f"{name}/{self.rollouts[name].current}"
+        switch.until_ns = now_ns + SLACK_NS + SLACK_LOADS * self._cluster.profiled_load_ns(switch.key)
+        switch.shares = self._choose_shares(switch.key, old_key) if switch.must_load else {}
+        self._keep(name, switch.shares, (switch.key, old_key))
 
     def _adopt(self, name: str, rollout: Rollout) -> None:
         """Make a rollout effective. The versions that lose their requests are not loaded without demand."""

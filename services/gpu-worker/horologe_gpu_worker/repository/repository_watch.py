@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 log = logger("repository")
 
 
-async def watch_repository(repository: str, report: Callable[[ModelsChanged], None]) -> None:
-    """Report the models whose files change, until cancelled.
+async def watch_repository(folder: Path, report: Callable[[ModelsChanged], None]) -> None:
+    """Report the models in the folder, a resolved path, whose files change. Runs until it is cancelled.
 
     Changes within 1.6 s of each other are reported together (`debounce` of watchfiles). Files that are still being
     written then change again, and are reported again. An error of the system, such as the limit of inotify watches, is
@@ -24,7 +24,6 @@ async def watch_repository(repository: str, report: Callable[[ModelsChanged], No
     """
     from watchfiles import awatch  # the setting is off by default
 
-    folder = Path(repository).resolve()
     try:
         async for changes in awatch(folder, watch_filter=None):
             parts = [Path(path).relative_to(folder).parts for _, path in changes]
