@@ -285,6 +285,11 @@ def test_a_promoted_version_that_is_missing_is_shown_and_no_other_one_takes_its_
     announced = [models for models in sent(controller, Models, FRONTEND) if models.id == 0][-1]
     states = {state.spec.version: (state.state, state.traffic) for state in announced.models}
     assert states == {"1": ("READY", 0.0), "2": ("UNAVAILABLE", 1.0)}
+    report_versions(controller, "1", "3")
+    announced = [models for models in sent(controller, Models, FRONTEND) if models.id == 0][-1]
+    assert [state.state for state in announced.models] == ["READY", "UNAVAILABLE", "READY"]
+    report_versions(controller, "1", "2")
+    assert traffic(controller) == {"1": 0.0, "2": 1.0}
 
 
 def test_a_promotion_without_a_version_follows_the_newest_one() -> None:

@@ -12,9 +12,10 @@ def announced(models: AnnouncedModels, *states: tuple[str, str, float], number: 
     models.on_models(0, "controller/0#1", Models(0, states_of, number=number, incomplete=incomplete))
 
 
-def find(models: AnnouncedModels) -> tuple[str | None, str | None]:
-    found = models.find_ready("sum"), models.find_callable("sum")
-    return found[0] and found[0].version, found[1] and found[1].version
+def find(models: AnnouncedModels) -> tuple[str, str]:
+    """Return the version that is ready, and the one that calls may wait for; empty for none."""
+    ready, callable_now = models.find_ready("sum"), models.find_callable("sum")
+    return ready.version if ready else "", callable_now.version if callable_now else ""
 
 
 def test_a_name_stands_for_the_version_with_the_largest_part() -> None:
@@ -25,6 +26,6 @@ def test_a_name_stands_for_the_version_with_the_largest_part() -> None:
     announced(models, ("1", "READY", 0.9), ("2", "READY", 0.1), number=2)
     assert find(models) == ("1", "1")
     announced(models, ("1", "LOADING", 1.0), ("2", "READY", 0.0), number=3)
-    assert find(models) == (None, "1"), "calls wait for it"
+    assert find(models) == ("", "1"), "calls wait for it"
     announced(models, number=4, incomplete="0 of 1 workers have registered")
     assert find(models)[1] == "1", "a controller that has just started knows no models"

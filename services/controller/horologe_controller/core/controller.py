@@ -143,7 +143,7 @@ class Controller:
         if self._requests.awaited.submits:
             self._requests.awaited.refuse_expired(now_ns)
         if self.catalogue.discovery.missing and self.catalogue.discovery.update(now_ns):
-            self.out.extend(self.catalogue.announce())
+            self.out.extend(self.catalogue.refresh_and_announce())
             self._requests.admit_awaited()
         if self._handovers.until_ns:
             self.out.extend(self._handovers.release_finished(now_ns))
@@ -165,12 +165,10 @@ class Controller:
         self._wake_ns = plan.wake_ns
 
     def _adopt_model_changes(self, now_ns: int) -> None:
-        """Unload what shares cannot run, and requeue the requests of revised models."""
+        """Unload what lost its requests and what shares cannot run, and requeue the requests of revised models."""
         changes = self.cluster.changes
-        if self.catalogue.released:
-            released, wanted = self.catalogue.released, {request.model: True for request in self._requests.table}
-            self.catalogue.released = [key for key in released if key in wanted]
-            self.out.extend(self._actions.unload_models([key for key in released if key not in wanted]))
+        if self.catalogue.released.keys:
+            self.out.extend(self._actions.unload_models(self.catalogue.pop_released(self._requests.table)))
         if changes.unservable:
             self.out.extend(self._actions.unload_unservable(changes.unservable))
             changes.unservable.clear()

@@ -10,7 +10,8 @@ from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Models, ModelState, Scan
-from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads
+from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads, matches_key, with_unchanged
+from horologe_controller.core.released_versions import ReleasedVersions
 from horologe_controller.core.reported_models import WorkerReport, combine_reports
 from horologe_controller.core.version_switches import VersionSwitches
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.runnable import WorkerModel
     from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.requests.request import Request
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")
 """Roles that receive every change of the catalogue."""
@@ -38,14 +40,13 @@ class ModelCatalogue:
         """`store`: the address of the state file."""
         self.discovery = discovery
         self.switches = VersionSwitches(cluster, store)
-        self.released: list[str] = []
-        """Versions to unload, unless requests for them are open."""
         self._cluster = cluster
         self._calls = RecentCalls()
         self._announcements = 0
         self._withdrawn: dict[str, bool] = {}
         """Models that an operator has unloaded."""
         self._loads = PendingLoads()
+        self.released = ReleasedVersions(self._loads, self.switches)
         self._states: dict[str, ModelState] = {}
         self._stale: dict[str, str] = {}
         """Models whose content in a worker's repository is not served -> the reason."""
@@ -61,6 +62,10 @@ class ModelCatalogue:
         self._subscribers.pop(address, None)
         self._loads.confirm(address)
         return self._advance_loads()
+
+    def pop_released(self, requests: Iterable[Request]) -> list[str]:
+        """Return the versions to unload now. `requests`: all open ones."""
+        return self.released.pop_unused(requests, self._states)
 
     def announce(self) -> list[Out]:
         """Return the current state for every subscriber."""
@@ -159,7 +164,7 @@ class ModelCatalogue:
         """Recompute the states. Return them for every subscriber, and what the loads that were scanned send next."""
         scanned = self._loads.confirmed_loads(scans=True)
         for load in scanned:
-            for key in [key for key in self._withdrawn if not load.revoked and _matches_key(load.message, key)]:
+            for key in [key for key in self._withdrawn if not load.revoked and matches_key(load.message, key)]:
                 if load.message.version or not load.message.rollout:
                     del self._withdrawn[key]
         self._update_states({load.message.model: True for load in scanned})
@@ -201,7 +206,9 @@ class ModelCatalogue:
             if key in self._withdrawn:
                 states[key] = ModelState(state.spec, "UNAVAILABLE", "unloaded")
         for key, state in self._states.items():
-            if key not in states:  # its workers are away; its requests wait for them while their deadlines allow
+            if (
+                key not in states and key not in self.switches.missing
+            ):  # its workers are away; its requests wait for them while their deadlines allow
                 state_now = "UNAVAILABLE" if key in self._withdrawn else "LOADING"
                 states[key] = ModelState(state.spec, state_now, "no worker serves it now")
         self._states = dict(sorted(self._give_traffic(states, retired).items()))
@@ -227,15 +234,8 @@ class ModelCatalogue:
             states |= self.switches.give_traffic(name, versions, retired, self.discovery.missing, name in scanning)
             if name in self.switches.pending and not waited:
                 self._loads.start_switch(name)
-        self._release(retired, states)
+        self.released.add_unused(retired, states)
         return states
-
-    def _release(self, keys: Iterable[str], states: Mapping[str, ModelState]) -> None:
-        """Unload versions that lost their requests, once no frontend can have further ones."""
-        for key in keys:
-            is_unused = key in states and not states[key].traffic and not self._loads.is_draining(key)
-            if is_unused and key not in self.released:
-                self.released.append(key)
 
     def _models(self) -> Models:
         self._announcements += 1
@@ -265,13 +265,13 @@ class ModelCatalogue:
             if load.waiting:
                 return settles
         self._loads.finish(load)
-        self._release(load.drained, self._states)
+        self.released.add_unused(load.drained, self._states)
         if not load.sender:
             return []
         if not states:
             return [Out(load.sender, self._unknown_model(message))]
         status, reason = fault or (Status.OK, "")
-        states = tuple(_with_unchanged(state, load.before) for state in states)
+        states = tuple(with_unchanged(state, load.before) for state in states)
         return [Out(load.sender, Models(message.id, states, int(status), reason))]
 
     def _start_switch(self, message: Admit) -> tuple[Status, str] | None:
@@ -297,7 +297,7 @@ class ModelCatalogue:
         return state.state != "READY" or state.spec.key in self._stale
 
     def _matching_keys(self, message: Admit) -> list[str]:
-        return [key for key in self._states if _matches_key(message, key)]
+        return [key for key in self._states if matches_key(message, key)]
 
     def _unknown_model(self, message: Admit) -> Models:
         status, reason = Status.UNKNOWN_MODEL, f"model {message.model!r}: not in any worker's repository"
@@ -306,20 +306,6 @@ class ModelCatalogue:
         return Models(message.id, (), int(status), reason)
 
 
-def _with_unchanged(state: ModelState, before: Mapping[str, str]) -> ModelState:
-    """Return the state with a remark if the model was READY with this content before the load."""
-    content = state.spec.content_hash
-    if state.state != "READY" or state.reason or not content or before.get(state.spec.key) != content:
-        return state
-    reason = f"unchanged: its files have the content {content} as before"
-    return ModelState(state.spec, state.state, reason, state.traffic)
-
-
 def _has_changed(before: WorkerModel | None, report: WorkerModel) -> bool:
     """Return whether a worker reports another content of a model than before."""
     return before is not None and before[0].content_hash != report[0].content_hash
-
-
-def _matches_key(message: Admit, key: str) -> bool:
-    name, _, version = key.partition("/")
-    return name == message.model and message.version in ("", version)

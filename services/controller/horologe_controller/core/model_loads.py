@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import Out, role
-from horologe_common.wire import Admit, Scan, Settle
+from horologe_common.wire import Admit, ModelState, Scan, Settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from horologe_common.status import Status
 
@@ -127,3 +127,18 @@ class PendingLoads:
     def finish(self, load: PendingLoad) -> None:
         """Remove a load, which is answered now."""
         del self._loads[load.id]
+
+
+def with_unchanged(state: ModelState, before: Mapping[str, str]) -> ModelState:
+    """Return the state with a remark if the model was READY with this content before the load."""
+    content = state.spec.content_hash
+    if state.state != "READY" or state.reason or not content or before.get(state.spec.key) != content:
+        return state
+    reason = f"unchanged: its files have the content {content} as before"
+    return ModelState(state.spec, state.state, reason, state.traffic)
+
+
+def matches_key(message: Admit, key: str) -> bool:
+    """Return whether a load or unload concerns the version `key`."""
+    name, _, version = key.partition("/")
+    return name == message.model and message.version in ("", version)

@@ -45,6 +45,8 @@ class VersionSwitches:
         self.rollouts: dict[str, Rollout] = {}
         self.pending: dict[str, Switch] = {}
         """Switches by the name of the model."""
+        self.missing: dict[str, bool] = {}
+        """Current versions (keys) that no worker has. Their states are made up."""
         self._cluster = cluster
         self._store = store
         self._saved: dict[str, Rollout] = {}
@@ -66,6 +68,7 @@ class VersionSwitches:
 
     def forget_unknown(self, names: Container[str]) -> None:
         """Forget the models that no worker has any more, unless their rollout is kept in the state file."""
+        self.missing.clear()
         for name in [name for name in self.rollouts if name not in names and name not in self._saved]:
             self._cancel(name)
             del self.rollouts[name]
@@ -98,6 +101,7 @@ class VersionSwitches:
             spec = ModelSpec(name, rollout.current, "", (), ())
             state = "LOADING" if missing else "UNAVAILABLE"
             known[rollout.current] = ModelState(spec, state, missing or "it is current, but in no worker's repository")
+            self.missing[spec.key] = True
         canary = known.get(rollout.canary)
         parts = {
             version: rollout.traffic(version, canary_ready=canary is not None and canary.state == "READY")
@@ -181,7 +185,7 @@ class VersionSwitches:
         if switch.key and not switch.until_ns:
             self._load(now_ns, name, switch)
         if switch.shares:
-            loaded = [switch.key in share.resident for share in switch.shares if not share.is_lost]
+            loaded = [switch.key in share.resident for share in switch.shares if self._is_reachable(share)]
             if not all(loaded) and now_ns < switch.until_ns:
                 return None
             if not any(loaded):
@@ -199,6 +203,9 @@ class VersionSwitches:
         """Return whether a share holds the version and has run it."""
         shares = self._cluster.residency.shares_of.get(key, {})
         return any(key in share.resident and key not in share.unused for share in shares)
+
+    def _is_reachable(self, share: Share) -> bool:
+        return not share.is_lost and self._cluster.workers[share.worker].reachable
 
     def _load(self, now_ns: int, name: str, switch: Switch) -> None:
         """Have the version loaded beside the current one."""
@@ -227,12 +234,12 @@ class VersionSwitches:
             return {}
         capable, pages = cluster.capable.get(key) or {}, cluster.specs[key].pages
         old_pages = cluster.specs[old_key].pages if old_key in cluster.specs else 0
-        holders = [share for share, resident in cluster.residency.shares_of.get(old_key, {}).items() if resident]
-        if holders:
-            return {share: True for share in holders if share in capable and pages + old_pages <= share.pages_total}
+        if holders := [share for share, resident in cluster.residency.shares_of.get(old_key, {}).items() if resident]:
+            fitting = [share for share in holders if share in capable and pages + old_pages <= share.pages_total]
+            return {share: True for share in fitting if self._is_reachable(share)}
         if any(cluster.residency.shares_of.get(key, {}).values()):
             return {}
-        roomy = [share for share in capable if share.pages_free >= pages]
+        roomy = [share for share in capable if share.pages_free >= pages and self._is_reachable(share)]
         return dict.fromkeys(sorted(roomy, key=lambda share: (-share.pages_free, share.index))[:1], True)
 
     def _keep(self, name: str, shares: Mapping[Share, bool], keys: Sequence[str]) -> None:
