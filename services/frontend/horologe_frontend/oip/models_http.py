@@ -20,7 +20,7 @@ OPTIONAL_BYTES = 64 << 10
 """Maximum size of JSON without tensors."""
 VERSION, FLAG = {"type": "string"}, {"type": "boolean"}
 ROLLOUTS = {"promote": VERSION, "rollback": {"const": True}, "canary": VERSION, "weight": {"type": "number"}}
-UNLOAD_SCHEMA = {"type": ["object", "null"], "properties": {name: FLAG for name in UNLOAD}}
+UNLOAD_SCHEMA = {"type": ["object", "null"], "properties": dict.fromkeys(UNLOAD, FLAG)}
 LOAD_SCHEMA = {"type": ["object", "null"], "properties": {name: ROLLOUTS.get(name, FLAG) for name in LOAD}}
 """Schemas of parameters. Others are refused when they have been read."""
 T = TypeVar("T")
@@ -54,8 +54,8 @@ class ModelsHandler:
         """Return the response. Raise `HorologeError` or `HttpError` if the operation fails."""
         if route.name in ("load", "unload"):
             is_load = route.name == "load"
-            parameters = _decode_optional(body, LoadJson if is_load else UnloadJson).parameters
-            index = await self._documents.load(route.model, is_load, parameters)
+            message = _decode_optional(body, LoadJson) if is_load else _decode_optional(body, UnloadJson)
+            index = await self._documents.load(route.model, is_load, message.parameters)
             return json_response(index) if is_load else HttpResponse(200)
         return await request.account.turns.in_turn(request.account, self._describe, route, body)
 
