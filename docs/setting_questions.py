@@ -2,7 +2,7 @@
 
 QUESTIONS = {
     "What is served?": """
-        worker.repository selector.pipelines selector.pipeline_drop selector.losses selector.cache_bytes
+        worker.repository worker.watch selector.pipelines selector.pipeline_drop selector.losses selector.cache_bytes
         selector.cache_ttl_ns
     """,
     "Where does it listen, and what does it connect to?": """
@@ -16,7 +16,7 @@ QUESTIONS = {
     """,
     "What are instances called, and where do they keep files?": """
         frontend.name selector.name worker.name selector.store selector.state selector.redis worker.cache
-        profiler.state tuner.state
+        profiler.state tuner.state controller.state
     """,
     "Which device does a worker use, and how much memory?": """
         worker.device worker.device_id worker.hardware worker.shares worker.share_percent worker.share_mechanism

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import pytest
 
 STATE_VARIABLES = tuple(
-    f"HOROLOGE_{name}" for name in ("WORKER_CACHE", "PROFILER_STATE", "SELECTOR_STATE", "TUNER_STATE")
+    f"HOROLOGE_{name}"
+    for name in ("WORKER_CACHE", "PROFILER_STATE", "SELECTOR_STATE", "TUNER_STATE", "CONTROLLER_STATE")
 )
 """Settings of the folders to which services write."""
 OPTIONS_OF_TESTS = ("HOROLOGE_IGNITER_DATA", "HOROLOGE_SWARM_TESTS", "HOROLOGE_WRITE_CLIENTS")

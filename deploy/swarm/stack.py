@@ -22,7 +22,7 @@ KEPT = {
 LEFT_OUT = {"keys", "demo"}
 OVERLAPPING = {"frontend", "selector", "gpu-worker"}
 """Services of which several tasks may run, each under the name of its task."""
-STATEFUL = {"profiler", "tuner", "redis", "prometheus", "grafana"}
+STATEFUL = {"controller", "profiler", "tuner", "redis", "prometheus", "grafana"}
 """Services with a local volume: they stay on the node with the label `horologe.state`."""
 PORTS = [
     {"target": 8000, "published": "${HTTP_PORT:-8000}", "protocol": "tcp"},

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 READY_S = 60
-STATES = ("worker.cache", "selector.state", "profiler.state", "tuner.state")
+STATES = ("worker.cache", "selector.state", "profiler.state", "tuner.state", "controller.state")
 """Settings of the folders to which services write."""
 
 

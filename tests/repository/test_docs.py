@@ -97,8 +97,9 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         assert name in commands, f"horologe {name}: no such command"
         command = commands[name]
         if hasattr(command, "commands") and len(words) > 2:  # a group: `horologe application show`
-            assert words[2] in command.commands, f"horologe {name} {words[2]}: no such command"
-            command = command.commands[words[2]]
+            subcommand = "list" if name == "models" and words[2] not in command.commands else words[2]
+            assert subcommand in command.commands, f"horologe {name} {words[2]}: no such command"
+            command = command.commands[subcommand]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {
             "--help",
             "-h",

@@ -17,6 +17,7 @@ from horologe_cli.commands.serving import (
     pipeline_commands,
     predict,
     up,
+    version_commands,
 )
 from horologe_cli.commands.simulating import explain, simulation
 
@@ -38,7 +39,6 @@ for command in (
     up.up,
     demo.demo,
     predict.predict,
-    model_commands.models,
     model_commands.load,
     model_commands.unload,
     model_commands.status,
@@ -53,6 +53,7 @@ for command in (
 for entry_point in entry_points(group=COMMANDS_GROUP):
     app.command(entry_point.name)(entry_point.load())
 app.add_typer(application_commands.app, name="application")
+app.add_typer(version_commands.app, name="models")
 app.add_typer(import_commands.app, name="import")
 app.add_typer(pipeline_commands.app, name="pipeline")
 app.add_typer(plan_commands.app, name="plan")

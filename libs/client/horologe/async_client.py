@@ -129,6 +129,26 @@ class AsyncClient:
         """
         return list(await self._ask(partial(wire.Admit, model=model, version=version, admitted=admitted), timeout))
 
+    async def rollout(
+        self,
+        model: str,
+        command: Literal["promote", "rollback", "canary"],
+        version: str = "",
+        weight: float = 0.0,
+        *,
+        timeout: float = 60.0,
+    ) -> list[ModelState]:
+        """Change which version answers requests without a version. Return the states of all versions.
+
+        A version that is not READY is loaded before. When this returns, no request gets the answer of a version that
+        lost its requests, and that version is unloaded. promote: to `version`; empty: to the newest, and to newer ones
+        when they are ready. rollback: end the canary, else return to the version before. canary: give a `version` the
+        part `weight` of the requests. Raise `InvalidInput`, `UnknownModel`, `ModelFailed` if the version cannot be
+        served; `Lost` after `timeout` seconds, when the change may still come.
+        """
+        call = partial(wire.Admit, model=model, version=version, admitted=True, rollout=command, weight=float(weight))
+        return list(await self._ask(call, timeout))
+
     async def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:
         """Return the state of the cluster; with a `model` (`name/version`) also its expected times on each share."""
         description: Description = await self._ask(partial(wire.Describe, model=model), timeout)

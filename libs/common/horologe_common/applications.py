@@ -22,8 +22,8 @@ EXACT_INTEGER_LIMIT = 1 << 53
 class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A declared application. The form is the same in JSON, in the store and on the wire.
 
-    `models` and `shadows` are names (the newest ready version) or `name/version`. Shadows predict like models, but no
-    answer uses their predictions.
+    `models` and `shadows` are names (the version that requests reach) or `name/version`. Shadows predict like models,
+    but no answer uses their predictions.
     """
 
     name: str

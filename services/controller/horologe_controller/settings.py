@@ -17,6 +17,9 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Number of workers of the cluster. Until so many have registered after a start, a model that none of them has is
     not UNKNOWN_MODEL: its requests wait, or are REFUSED. 0: not known.
     Workers then have 10 s after the start to register. `horologe up` sets it."""
+    state: str = ".cache/horologe"
+    """Folder of the state file: the versions that operators have promoted. Empty: they are lost at a restart, and the
+    newest versions get the requests."""
     scheduler: str = "horologe"
     """Scheduling policy. clockwork, orloj, clipper, nexus and deferred (Symphony) follow those systems. edf and fifo
     are baselines; fifo refuses nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from horologe_gpu_worker.device_shares import enter_share
 from horologe_gpu_worker.execution.executors import Executors
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.repository.repository_watch import watch_repository
 from horologe_gpu_worker.settings import WorkerSettings, device_config
 
 if TYPE_CHECKING:
@@ -42,8 +44,14 @@ def main() -> None:
         reactor.attach(worker.lanes, executors.deliver)
         executors.start(reactor.post, reactor.post_threadsafe)
 
+    repository = Path(settings.repository).resolve()
+
+    async def watch(reactor: Reactor) -> None:
+        await watch_repository(repository, partial(reactor.post, worker.lanes, worker.address))
+
     try:
-        service.run([worker], links, follows_directory=True, prepare=attach)
+        start = [watch] if settings.watch else []
+        service.run([worker], links, follows_directory=True, start=start, prepare=attach)
     finally:
         executors.stop()
 

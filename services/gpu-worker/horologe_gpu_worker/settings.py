@@ -25,6 +25,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Instance name: the `1` of `worker/1`. Unique among the workers of a cluster."""
     repository: str = "models"
     """Folder of the model repository. May be mounted read-only."""
+    watch: bool = False
+    """Read a model again when its files have changed, as `horologe load` does. Works with files of the local machine:
+    on a network file system, set the environment variable WATCHFILES_FORCE_POLLING=1."""
     cache: str = ".cache/horologe"
     """Folder for measured profiles. Must be writable."""
     shares: Annotated[int, Meta(ge=1, le=1024)] = 1

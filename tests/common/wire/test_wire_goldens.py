@@ -45,10 +45,10 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Cancel((1, 2)), "9203920102"),
     (wire.ModelInfo(3, "m", "chat"), "940403a16da463686174"),
     (
-        wire.Models(3, (wire.ModelState(SPEC, "READY", ""),), 0, "", 5, "why"),
-        "9705039193dc0015a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c290c290cb3ff0000000000000cb0000000000000000a55245414459a000a005a3776879",
+        wire.Models(3, (wire.ModelState(SPEC, "READY", "", 0.25),), 0, "", 5, "why"),
+        "9705039194dc0015a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c290c290cb3ff0000000000000cb0000000000000000a55245414459a0cb3fd000000000000000a005a3776879",
     ),
-    (wire.Admit(4, "m", "1", True), "950604a16da131c3"),
+    (wire.Admit(4, "m", "1", True, "canary", 0.5), "970604a16da131c3a663616e617279cb3fe0000000000000"),
     (wire.Describe(5, "m/1"), "930705a36d2f31"),
     (
         wire.Description(
@@ -98,16 +98,16 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Register(
             (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),), "v100", 40.0),),
-            (wire.ModelReport(SPEC, Profile({1: 5}, 9), "", "measuring"),),
+            (wire.ModelReport(SPEC, Profile({1: 5}, 9), "", "measuring", "", True),),
             (10,),
             3,
             (3,),
             GPU,
         ),
-        "9738919700a36370750891a36d2f319192a36e2f310ba476313030cb40440000000000009195dc0015a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c290c290cb3ff0000000000000cb00000000000000009381010509c3a0a96d6561737572696e67a0910a03910394a54750552d31a45631303010cb4072c00000000000",
+        "9738919700a36370750891a36d2f319192a36e2f310ba476313030cb40440000000000009196dc0015a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c290c290cb3ff0000000000000cb00000000000000009381010509c3a0a96d6561737572696e67a0c3910a03910394a54750552d31a45631303010cb4072c00000000000",
     ),
     (wire.Scan("m", 3), "9339a16d03"),
-    (wire.Settle(3, ("m/1",)), "93200391a36d2f31"),
+    (wire.Settle(3, ("m/1",), ("m/2",)), "94200391a36d2f3191a36d2f32"),
     (wire.Settled(3), "922103"),
     (wire.Drain(), "913a"),
     (wire.Sample("m/1", (TENSOR,), 1, 96, "chat"), "963ca36d2f319194a178a446503332920104100160a463686174"),

@@ -103,7 +103,12 @@ async def test_load_and_unload_for_clients_of_triton_and_of_kserve(field: str) -
         unload = TYPES["RepositoryModelUnload"][0](**{field: "echo"})
         unload.parameters["unload_dependents"].bool_param = False
         assert (await door.call("RepositoryModelUnload", unload)).isUnloaded
-        assert door.gateway.calls == [Admit(0, "echo", "", True), Admit(0, "echo", "", False)]
+        canary = TYPES["RepositoryModelLoad"][0](model_name="echo")
+        canary.parameters["canary"].string_param = "2"
+        canary.parameters["weight"].string_param = "0.1"
+        assert (await door.call("RepositoryModelLoad", canary)).isLoaded
+        rollout = Admit(0, "echo", "2", True, "canary", 0.1)
+        assert door.gateway.calls == [Admit(0, "echo", "", True), Admit(0, "echo", "", False), rollout]
         error = await door.failure("RepositoryModelLoad", TYPES["RepositoryModelLoad"][0](model_name="nope"))
         assert error.code() is StatusCode.NOT_FOUND
         with_config = TYPES["RepositoryModelLoad"][0](model_name="echo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -105,6 +106,20 @@ def test_repository(prefix: str) -> None:
     assert send("POST", f"{prefix}/models/gone/load", b'{"parameters":{"config":"{}"}}', gateway).status == 501
     said = error(send("POST", f"{prefix}/models/gone/unload", {"parameters": {"unload_dependents": "no"}}, gateway))
     assert said == "parameters: unload_dependents: got 'no', wanted true or false"
+
+
+def test_a_load_changes_versions() -> None:
+    gateway = FakeGateway()
+    path = "/v2/repository/models/gone"
+    for parameters in ({"promote": "2"}, {"promote": ""}, {"rollback": True}, {"canary": "3", "weight": 0.25}):
+        assert send("POST", f"{path}/load", json.dumps({"parameters": parameters}).encode(), gateway).status == 200
+    rollouts = [(call.rollout, call.version, call.weight) for call in gateway.calls]
+    assert rollouts == [("promote", "2", 0), ("promote", "", 0), ("rollback", "", 0), ("canary", "3", 0.25)]
+    both = {"promote": "2", "rollback": True}
+    wrong: tuple[dict[str, Any], ...] = ({"promote": 1}, {"rollback": False}, {"canary": "2"}, {"weight": 1}, both)
+    for parameters in wrong:
+        assert send("POST", f"{path}/load", json.dumps({"parameters": parameters}).encode(), gateway).status == 400
+    assert send("POST", f"{path}/unload", b'{"parameters":{"promote":"2"}}', gateway).status == 400
 
 
 @pytest.mark.parametrize(

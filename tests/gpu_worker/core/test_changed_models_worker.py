@@ -16,6 +16,7 @@ from gpu_worker.worker_builders import (
     run_operation,
 )
 from harness.builders import a_report, a_spec
+from horologe_common.clock import s
 from horologe_common.status import Status
 from horologe_common.wire import ModelReport, Outputs, Register, Result, Scan
 from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
@@ -195,7 +196,18 @@ def test_a_load_during_a_replacement_takes_the_pages_of_the_new_content() -> Non
     assert worker.core.shares[0].pages.held == {MODEL: smaller.pages}
 
 
-def test_a_model_that_is_gone_from_the_repository_is_reported_as_gone() -> None:
+def test_a_model_that_is_gone_from_the_repository_serves_until_it_is_unloaded() -> None:
     worker = a_serving_worker()
+    [register] = registers(finish_scan(worker, start_scan(worker)))
+    [report] = register.models
+    assert (report.spec, report.retired) == (OLD, True)
+    assert report.reason, "no LOAD of it can succeed"
+    worker.unload(1012)
+    [gone] = registers(worker.advance(s(1)))
+    assert gone.models == ()
+
+
+def test_a_model_that_no_share_holds_is_gone_at_once() -> None:
+    worker = a_serving_worker(loaded=False)
     [register] = registers(finish_scan(worker, start_scan(worker)))
     assert register.models == ()

@@ -34,6 +34,11 @@ CASES = [
     ("controller", "metrics.bind=127.0.0.1:{port}", "metrics.bind: got 127.0.0.1:{port}, wanted a free address"),
     ("controller", "metrics.bind=nonsense", "metrics.bind: got 'nonsense', wanted HOST:PORT"),
     ("controller", "recorder.directory={file}", "recorder.directory: got '{file}', wanted a folder"),
+    (
+        "controller",
+        "controller.state={file}",
+        "controller.state: got '{file}', wanted a folder that this user can write",
+    ),
     ("selector", "selector.state={file}", "selector.state: got '{file}', wanted a folder that this user can write"),
     ("selector", "links.connect=tcp://far:1", "links: tcp://far:1 needs keys"),
     ("worker", "worker.cache={file}", "worker.cache: got '{file}', wanted a folder that this user can write"),

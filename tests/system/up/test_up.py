@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 INPUT = "[[1, 2, 3, 4]]"
-FOLDERS = ("worker.cache", "profiler.state", "selector.state", "tuner.state")
+FOLDERS = ("worker.cache", "profiler.state", "selector.state", "tuner.state", "controller.state")
 """Settings that name a folder to which a service writes."""
 
 

@@ -3,8 +3,10 @@
 from horologe_common.core.protocol import Core
 from horologe_common.service.service import Service
 from horologe_common.service.settings import SettingsError
+from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
 from horologe_controller.core.controller import Controller
+from horologe_controller.rollout_state import RolloutState
 from horologe_controller.schedulers import check_scheduler
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
@@ -28,10 +30,11 @@ def main() -> None:
     controller_settings = service.settings(ControllerSettings, "controller")
     try:
         check_scheduler(controller_settings)
+        controller = Controller(links.address("controller"), controller_settings, links.host)
+        state = RolloutState(controller)
         selector = HostedSelector(links, service.settings(SelectorSettings, "selector"))
     except SettingsError as error:
         service.reject(error)
-    controller = Controller(links.address("controller"), controller_settings, links.host)
     http, grpc = service.settings(HttpSettings, "http"), service.settings(GrpcSettings, "grpc")
     tls = service.settings(TlsSettings, "tls")
     try:
@@ -39,13 +42,19 @@ def main() -> None:
     except SettingsError as error:
         service.reject(error)
     cores: list[Core] = [frontend, selector.core, controller]
+
+    def attach(reactor: Reactor) -> None:
+        """Connect the selector to its store, and the controller to its state file."""
+        selector.attach(reactor)
+        state.attach(reactor)
+
     service.run(
         cores,
         links,
         client_core=frontend.address,
         start=[selector.run_drivers],
         endpoints=[endpoint],
-        prepare=selector.attach,
+        prepare=attach,
     )
     selector.close()
 

@@ -18,7 +18,7 @@
 {{- $frontends := include "horologe.endpoints" (list . "frontend") -}}
 {{- $here := "tcp://$(POD_IP):8010" -}}
 {{- $bind := "tcp://0.0.0.0:8010" -}}
-{{- $services := dict "controller" (dict "settings" (dict "links" (dict "bind" $bind))) -}}
+{{- $services := dict "controller" (dict "settings" (dict "links" (dict "bind" $bind) "controller" (dict "state" (ternary "/state" "" (not (empty .Values.controller.storage)))))) -}}
 
 {{- $store := dict "name" "$(POD_NAME)" "store" "redis" -}}
 {{- if .Values.redis.enabled -}}

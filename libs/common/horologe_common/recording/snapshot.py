@@ -45,6 +45,7 @@ PURE_MODULES = frozenset(
     {
         *(f"horologe_common.{data}" for data in ("applications", "clock", "distribution", "models", "status")),
         "horologe_common.pipelines",
+        "horologe_common.rollouts",
         *(f"horologe_common.recording.{part}" for part in ("snapshot", "tensor_summary")),
         *(
             f"horologe_{name}.settings"

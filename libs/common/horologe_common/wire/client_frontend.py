@@ -97,6 +97,9 @@ class ModelState(Message, frozen=True):
     reason: str = ""
     """Why it is not READY, and what is done to it while it is LOADING, or why some workers do not serve it. Empty: no
     remark."""
+    traffic: float = 0.0
+    """Part of the requests without a version that this version gets. If no version has one, the newest READY version
+    gets all of them."""
 
 
 class Models(Message, frozen=True, tag=5):
@@ -113,12 +116,19 @@ class Models(Message, frozen=True, tag=5):
 
 
 class Admit(Message, frozen=True, tag=6):
-    """Load a model from the repository (`admitted`) or unload it. The controller decides which devices hold it."""
+    """Load a model from the repository (`admitted`) or unload it. The controller decides which devices hold it.
+
+    With a `rollout`, change which version requests without a version reach. A version that is not READY is loaded
+    before. promote: to `version`; empty: to the newest, and to newer ones when they are ready. rollback: end the
+    canary, else return to the version before. canary: `version` gets the part `weight` of the requests.
+    """
 
     id: int
     model: str
     version: str
     admitted: bool
+    rollout: str = ""
+    weight: float = 0.0
 
 
 class Describe(Message, frozen=True, tag=7):

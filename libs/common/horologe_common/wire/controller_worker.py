@@ -142,6 +142,8 @@ class ModelReport(Message, frozen=True):
     loading: str = ""
     """What the worker does before it can serve the model, such as "measuring". Empty: nothing more. Until it has read
     the model, the `spec` has only the name and the version."""
+    retired: bool = False
+    """The repository or its version policy has the version no more. Loaded copies serve until they are unloaded."""
 
 
 class Register(Message, frozen=True, tag=56):

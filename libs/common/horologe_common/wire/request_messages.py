@@ -80,11 +80,13 @@ class Settle(Message, frozen=True, tag=32):
     """Report when no answer from an earlier content of these models (keys) can follow. From the controller.
 
     A selector answers Settled at once: announcements reach it before. A frontend answers when its open requests that
-    earlier content may have answered have ended.
+    earlier content may have answered have ended, and all of its open requests of the models in `drained`.
     """
 
     id: int
     models: tuple[str, ...]
+    drained: tuple[str, ...] = ()
+    """Versions (keys) that requests without a version do not reach any more."""
 
 
 class Settled(Message, frozen=True, tag=33):

@@ -77,6 +77,13 @@ class Actions:
             if not share.is_lost and share.find_estimate(model) is None:
                 yield self._unload(share, model)
 
+    def unload_models(self, models: Iterable[str]) -> Iterator[Out]:
+        """Yield UNLOADs of models on all shares where they are resident."""
+        for model in models:
+            for share, resident in list(self._cluster.residency.shares_of.get(model, {}).items()):
+                if resident:
+                    yield self._unload(share, model)
+
     def finish_action(self, now_ns: int, sender: str, result: Result) -> tuple[Action, int] | None:
         """Return the action of a Result and its end in the controller's clock; None if it is not pending there."""
         action = self._pending.get(result.action_id)

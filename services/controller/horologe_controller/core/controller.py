@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.rollouts import ControllerState
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling import scheduler
@@ -76,8 +77,10 @@ class Controller:
         self.cluster = Cluster()
         self.stats = Stats()
         self.scheduler = create_scheduler(settings)
+        self.store = "rollouts/" + address.partition("/")[2]
+        """Address of the state file, which gets each `ControllerState`."""
         discovery = WorkerDiscovery(settings.workers)
-        self.catalogue = ModelCatalogue(self.cluster, discovery)
+        self.catalogue = ModelCatalogue(self.cluster, discovery, self.store)
         self._metrics = ActionMetrics(self.stats)
         self._events = EventRecorder()
         self._activity = ActivityRecorder()
@@ -92,6 +95,10 @@ class Controller:
         """Address -> host of every connected peer."""
         self._now_ns = self._ping_ns = 0
         self._wake_ns: int | None = None
+
+    def restore(self, state: ControllerState) -> None:
+        """Adopt the state of an earlier controller, before the first message."""
+        self.catalogue.switches.restore(state)
 
     def start_tracing(self, per_second: float, own_per_second: float) -> None:
         """See `Traces`. The frontends choose the requests."""
@@ -136,10 +143,12 @@ class Controller:
         if self._requests.awaited.submits:
             self._requests.awaited.refuse_expired(now_ns)
         if self.catalogue.discovery.missing and self.catalogue.discovery.update(now_ns):
-            self.out.extend(self.catalogue.announce())
+            self.out.extend(self.catalogue.refresh_and_announce())
             self._requests.admit_awaited()
         if self._handovers.until_ns:
             self.out.extend(self._handovers.release_finished(now_ns))
+        if self.catalogue.switches.pending:
+            self.out.extend(self.catalogue.advance_switches(now_ns))
         self._adopt_model_changes(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
@@ -156,8 +165,10 @@ class Controller:
         self._wake_ns = plan.wake_ns
 
     def _adopt_model_changes(self, now_ns: int) -> None:
-        """Unload what shares cannot run, and requeue the requests of revised models."""
+        """Unload what lost its requests and what shares cannot run, and requeue the requests of revised models."""
         changes = self.cluster.changes
+        if self.catalogue.released.keys:
+            self.out.extend(self._actions.unload_models(self.catalogue.pop_released(self._requests.table)))
         if changes.unservable:
             self.out.extend(self._actions.unload_unservable(changes.unservable))
             changes.unservable.clear()
@@ -179,6 +190,8 @@ class Controller:
             wakes.append(self._ping_ns)
         if self.catalogue.discovery.missing or self._requests.awaited.submits:
             wakes.append(self._requests.awaited.next_ns())
+        if self.catalogue.switches.pending:
+            wakes.append(self.catalogue.switches.next_ns())
         if self._handovers.until_ns:
             wakes.extend(self._handovers.until_ns.values())
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)

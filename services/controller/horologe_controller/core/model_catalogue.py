@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from horologe_common.core.message_order import RecentCalls
-from horologe_common.core.protocol import Out, instance
-from horologe_common.models import ModelSpec, Profile
-from horologe_common.status import Status
+from horologe_common.core.protocol import Out
+from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Models, ModelState, Scan
-from horologe_controller.core.cluster.estimates import missing_batch_sizes
-from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads
+from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads, matches_key, with_unchanged
+from horologe_controller.core.released_versions import ReleasedVersions
+from horologe_controller.core.reported_models import WorkerReport, combine_reports
+from horologe_controller.core.version_switches import VersionSwitches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from horologe_common.wire import Admit, Register
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.runnable import WorkerModel
     from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.requests.request import Request
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")
 """Roles that receive every change of the catalogue."""
-
-
-class WorkerReport(NamedTuple):
-    """A model at one worker. Without a profile, the worker cannot serve it, for the reason, or is `loading` it."""
-
-    worker: str
-    spec: ModelSpec
-    profile: Profile | None
-    reason: str
-    note: str
-    loading: str = ""
 
 
 class ModelCatalogue:
@@ -43,14 +36,17 @@ class ModelCatalogue:
     content before or the new one.
     """
 
-    def __init__(self, cluster: Cluster, discovery: WorkerDiscovery) -> None:
+    def __init__(self, cluster: Cluster, discovery: WorkerDiscovery, store: str = "") -> None:
+        """`store`: the address of the state file."""
         self.discovery = discovery
+        self.switches = VersionSwitches(cluster, store)
         self._cluster = cluster
         self._calls = RecentCalls()
         self._announcements = 0
         self._withdrawn: dict[str, bool] = {}
         """Models that an operator has unloaded."""
         self._loads = PendingLoads()
+        self.released = ReleasedVersions(self._loads, self.switches)
         self._states: dict[str, ModelState] = {}
         self._stale: dict[str, str] = {}
         """Models whose content in a worker's repository is not served -> the reason."""
@@ -66,6 +62,10 @@ class ModelCatalogue:
         self._subscribers.pop(address, None)
         self._loads.confirm(address)
         return self._advance_loads()
+
+    def pop_released(self, requests: Iterable[Request]) -> list[str]:
+        """Return the versions to unload now. `requests`: all open ones."""
+        return self.released.pop_unused(requests, self._states)
 
     def announce(self) -> list[Out]:
         """Return the current state for every subscriber."""
@@ -86,7 +86,9 @@ class ModelCatalogue:
         keys = self._matching_keys(message)
         if message.admitted:
             before = {key: self._states[key].spec.content_hash for key in keys if self._states[key].state == "READY"}
-            scans = self._loads.start_load(sender, message, self._cluster.workers, before)
+            versions = self.switches.versions_to_load(message)
+            workers = self._cluster.workers if versions is None or not versions.keys() <= before.keys() else ()
+            scans = self._loads.start_load(sender, message, workers, {} if message.rollout else before)
             return scans or self.refresh_and_announce()
         self._withdrawn |= dict.fromkeys(keys, True)
         self._loads.revoke(message)
@@ -104,6 +106,7 @@ class ModelCatalogue:
             if key not in served:
                 self._states.pop(key, None)
                 self._withdrawn.pop(key, None)
+                self._cluster.retired.pop(key, None)
         self._loads.confirm(worker.address, message.scans)
         outs = self.refresh_and_announce()
         self._cluster.register_worker(worker, message, changed)  # it can run models whose content was just chosen
@@ -161,33 +164,54 @@ class ModelCatalogue:
         """Recompute the states. Return them for every subscriber, and what the loads that were scanned send next."""
         scanned = self._loads.confirmed_loads(scans=True)
         for load in scanned:
-            for key in [key for key in self._withdrawn if not load.revoked and _matches_key(load.message, key)]:
-                del self._withdrawn[key]
+            for key in [key for key in self._withdrawn if not load.revoked and matches_key(load.message, key)]:
+                if load.message.version or not load.message.rollout:
+                    del self._withdrawn[key]
         self._update_states({load.message.model: True for load in scanned})
         for share in self._cluster.shares():
             self._cluster.changes.mark_reconfigured(share)
-        outs = self.announce()
+        outs = [*self.switches.save(), *self.announce()]
         for load in scanned:
             outs += self._advance_load(load)
         return outs
+
+    def advance_switches(self, now_ns: int) -> list[Out]:
+        """End the switches whose versions are loaded, and return what the loads that waited for them send next."""
+        ended = False
+        for name, switch in list(self.switches.pending.items()):
+            before = self.switches.rollouts[name]
+            end = self.switches.advance(now_ns, name, self._states.get(switch.key))
+            if end is not None:
+                after, ended = self.switches.rollouts[name], True
+                drained = tuple([f"{name}/{old}" for old in before.versions() if old not in after.versions()])
+                self._loads.finish_switch(name, drained, end if end[0] != Status.OK else None)
+        return [*self.refresh_and_announce(), *self._advance_loads()] if ended else []
 
     def _update_states(self, scanned_names: Mapping[str, bool]) -> None:
         """Recompute the states from the workers' reports, and admit the models that can be served."""
         reports: dict[str, list[WorkerReport]] = {}
         for worker in self._cluster.workers.values():
             for key, report in worker.models.items():
-                reported = WorkerReport(worker.address, *report, worker.loading.get(key, ""))
+                reported = WorkerReport(worker.address, *report, worker.loading.get(key, ""), key in worker.retired)
                 reports.setdefault(key, []).append(reported)
-        self._stale = {}
-        states = {key: self._combine_reports(key, parts, scanned_names) for key, parts in reports.items()}
+        self._stale, states, retired = {}, {}, {}
+        for key, parts in reports.items():
+            scanned = parts[0].spec.name in scanned_names
+            states[key], stale, is_retired = combine_reports(parts, self._states.get(key), scanned=scanned)
+            if stale:
+                self._stale[key] = stale
+            if is_retired:
+                retired[key] = True
         for key, state in states.items():
             if key in self._withdrawn:
                 states[key] = ModelState(state.spec, "UNAVAILABLE", "unloaded")
         for key, state in self._states.items():
-            if key not in states:  # its workers are away; its requests wait for them while their deadlines allow
+            if (
+                key not in states and key not in self.switches.missing
+            ):  # its workers are away; its requests wait for them while their deadlines allow
                 state_now = "UNAVAILABLE" if key in self._withdrawn else "LOADING"
                 states[key] = ModelState(state.spec, state_now, "no worker serves it now")
-        self._states = dict(sorted(states.items()))
+        self._states = dict(sorted(self._give_traffic(states, retired).items()))
         specs = {
             key: state.spec
             for key, state in self._states.items()
@@ -195,53 +219,23 @@ class ModelCatalogue:
         }
         self._cluster.admit_models(specs, self._loads.scanning_names())
 
-    def _combine_reports(
-        self, key: str, reports: Sequence[WorkerReport], scanned_names: Mapping[str, bool]
-    ) -> ModelState:
-        """Return the state of a model, with the content that all workers are to run."""
-        servable = [report for report in reports if report.profile is not None]
-        if not servable:
-            return self._describe_unserved(key, reports)
-        spec, state_reason = self._choose_content(key, servable, scanned_names), ""
-        for worker, other, profile, reason, note, _ in servable:
-            if other.content_hash != spec.content_hash:
-                state_reason = f"not at {worker}: its content is {other.content_hash}, wanted {spec.content_hash}"
-            elif not other.has_same_rows(spec):
-                state_reason = f"not at {worker}: it batches the model, and another worker found its rows dependent"
-            elif profile and (missing := missing_batch_sizes(profile, spec.batch_sizes)):
-                state_reason = f"not at {worker}: batch sizes: {missing} not measured there"
-            elif reason:
-                self._stale[key] = state_reason = f"serves the content before: {reason}"
-            else:
-                state_reason = state_reason or note
-        return ModelState(spec, "READY", state_reason)
+    def _give_traffic(self, states: dict[str, ModelState], retired: Mapping[str, bool]) -> dict[str, ModelState]:
+        """Choose the versions that requests without a version reach, and return the states with their parts.
 
-    def _describe_unserved(self, key: str, reports: Sequence[WorkerReport]) -> ModelState:
-        """Return the state of a model that no worker can serve now. While it is loading, its last signature holds."""
-        loading = next((report for report in reports if report.loading), None)
-        if loading is None:
-            return ModelState(reports[0].spec, "UNAVAILABLE", reports[0].reason)
-        before = self._states.get(key)
-        spec = before.spec if before is not None and before.spec.has_signature else loading.spec
-        return ModelState(spec, "LOADING", f"{instance(loading.worker)}: {loading.loading}")
-
-    def _choose_content(
-        self, key: str, servable: Sequence[WorkerReport], scanned_names: Mapping[str, bool]
-    ) -> ModelSpec:
-        """Return the spec with the content to serve: the present one while a worker has it.
-
-        After a load it is a content that has changed, if any worker has one: the one that most workers have.
+        `retired`: versions that no repository has any more. They are unloaded when no request reaches them.
         """
-        before = self._states.get(key)
-        present = before.spec.content_hash if before else None
-        contents = [report.spec.content_hash for report in servable]
-        changed = [content for content in contents if content != present]
-        if changed and (present not in contents or servable[0].spec.name in scanned_names):
-            chosen = max(changed, key=changed.count)
-        else:
-            chosen = contents[contents.index(present) if present in contents else 0]
-        specs = [report.spec for report in servable if report.spec.content_hash == chosen]
-        return next((spec for spec in specs if not spec.batched), specs[0])  # a dependence of rows may be found once
+        names: dict[str, list[ModelState]] = {}
+        for state in states.values():
+            names.setdefault(state.spec.name, []).append(state)
+        scanning = self._loads.scanning_names()
+        self.switches.forget_unknown(names)
+        for name, versions in names.items():
+            waited = name in self.switches.pending
+            states |= self.switches.give_traffic(name, versions, retired, self.discovery.missing, name in scanning)
+            if name in self.switches.pending and not waited:
+                self._loads.start_switch(name)
+        self.released.add_unused(retired, states)
+        return states
 
     def _models(self) -> Models:
         self._announcements += 1
@@ -257,24 +251,53 @@ class ModelCatalogue:
 
     def _advance_load(self, load: PendingLoad) -> list[Out]:
         """Return the Settles of the load's next stage, or its answer."""
-        keys = self._matching_keys(load.message)
+        message, is_rollout = load.message, bool(load.message.rollout)
+        if is_rollout and load.stage == 0:
+            load.fault = self._start_switch(message)
+        keys = self._matching_keys(msgspec.structs.replace(message, version="") if is_rollout else message)
         states = tuple(self._states[key] for key in keys)
-        faults = [self._stale.get(state.spec.key, state.reason) for state in states if self._has_failed(state)]
-        if states and not faults and (settles := self._loads.advance(load, keys, self._subscribers)):
-            return settles
+        fault = load.fault
+        if fault is None and load.sender and not is_rollout:
+            fault = self._find_fault(states)
+        if states and fault is None:
+            is_switching = message.model in self.switches.pending
+            settles = self._loads.advance(load, keys, self._subscribers, is_switching=is_switching)
+            if load.waiting:
+                return settles
         self._loads.finish(load)
+        self.released.add_unused(load.drained, self._states)
+        if not load.sender:
+            return []
         if not states:
-            return [Out(load.sender, self._unknown_model(load.message))]
+            return [Out(load.sender, self._unknown_model(message))]
+        status, reason = fault or (Status.OK, "")
+        states = tuple(with_unchanged(state, load.before) for state in states)
+        return [Out(load.sender, Models(message.id, states, int(status), reason))]
+
+    def _start_switch(self, message: Admit) -> tuple[Status, str] | None:
+        """Begin the switch that an operator has requested. Return the status and reason if that is not possible."""
+        states = [state for state in self._states.values() if state.spec.name == message.model]
+        if not states:
+            return None  # the load ends with UNKNOWN_MODEL
+        try:
+            self.switches.begin_rollout(message, {state.spec.version: state for state in states})
+        except HorologeError as error:
+            return error.status, error.reason
+        return None
+
+    def _find_fault(self, states: Sequence[ModelState]) -> tuple[Status, str] | None:
+        """Return the status and reason of a load whose versions are not all READY with their new content."""
+        faults = [self._stale.get(state.spec.key, state.reason) for state in states if self._has_failed(state)]
+        if not faults:
+            return None
         away = any(state.state == "LOADING" for state in states)  # its workers have disconnected: load it again
-        status, reason = (Status.REFUSED if away else Status.FAILED, faults[0]) if faults else (Status.OK, "")
-        states = tuple(_with_unchanged(state, load.before) for state in states)
-        return [Out(load.sender, Models(load.message.id, states, int(status), reason))]
+        return Status.REFUSED if away else Status.FAILED, faults[0]
 
     def _has_failed(self, state: ModelState) -> bool:
         return state.state != "READY" or state.spec.key in self._stale
 
     def _matching_keys(self, message: Admit) -> list[str]:
-        return [key for key in self._states if _matches_key(message, key)]
+        return [key for key in self._states if matches_key(message, key)]
 
     def _unknown_model(self, message: Admit) -> Models:
         status, reason = Status.UNKNOWN_MODEL, f"model {message.model!r}: not in any worker's repository"
@@ -283,19 +306,6 @@ class ModelCatalogue:
         return Models(message.id, (), int(status), reason)
 
 
-def _with_unchanged(state: ModelState, before: Mapping[str, str]) -> ModelState:
-    """Return the state with a remark if the model was READY with this content before the load."""
-    content = state.spec.content_hash
-    if state.state != "READY" or state.reason or not content or before.get(state.spec.key) != content:
-        return state
-    return ModelState(state.spec, state.state, f"unchanged: its files have the content {content} as before")
-
-
 def _has_changed(before: WorkerModel | None, report: WorkerModel) -> bool:
     """Return whether a worker reports another content of a model than before."""
     return before is not None and before[0].content_hash != report[0].content_hash
-
-
-def _matches_key(message: Admit, key: str) -> bool:
-    name, _, version = key.partition("/")
-    return name == message.model and message.version in ("", version)

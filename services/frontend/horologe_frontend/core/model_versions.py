@@ -9,6 +9,7 @@ from horologe_common.core.message_order import NOT_ANNOUNCED
 from horologe_common.core.protocol import instance
 from horologe_common.models import check_request, natural_sort_key
 from horologe_common.pipelines import PIPELINE_RUNTIME
+from horologe_common.rollouts import CREDIT, reached_versions
 from horologe_common.status import HorologeError, Refused, UnknownModel
 from horologe_common.string_tensors import check_strings
 from horologe_common.wire import ModelState
@@ -38,6 +39,10 @@ class ModelVersions:
         """Pipelines by instance of the selector. They stay known while it restarts."""
         self._by_name: dict[str, list[ModelState]] = {}
         self._resolved: dict[tuple[str, str], ModelSpec] = {}
+        self._canaries: dict[str, tuple[ModelSpec, int]] = {}
+        """Name -> the version that gets a part of the requests, and the part in millionths."""
+        self._credits: dict[str, int] = {}
+        """Name -> millionths of a request that its canary has not got yet."""
         self._last_checks: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
 
     def replace_models(self, models: Sequence[ModelState], incomplete: str = "") -> None:
@@ -65,6 +70,11 @@ class ModelVersions:
                 pipelines[state.spec.name] = state
         for name, state in pipelines.items():
             self._by_name.setdefault(name, [state])
+        self._canaries = {}
+        for name, states in self._by_name.items():
+            if len(states) > 1 and len(reached := reached_versions(states)) > 1 and reached[-1].state == "READY":
+                self._canaries[name] = reached[-1].spec, round(reached[-1].traffic * CREDIT)
+        self._credits = {name: self._credits.get(name, 0) for name in self._canaries}
 
     @property
     def is_settled(self) -> bool:
@@ -91,8 +101,20 @@ class ModelVersions:
             return ("", "")
         return (spec.name, spec.version)
 
+    def choose_model(self, name: str, version: str) -> ModelSpec:
+        """Return the version that answers a new request: `find_model`, or the canary of the model in its turn.
+
+        Raise as `find_model` does.
+        """
+        if not version and (canary := self._canaries.get(name)) is not None:
+            credit = self._credits[name] + canary[1]
+            self._credits[name] = credit % CREDIT
+            if credit >= CREDIT:
+                return canary[0]
+        return self.find_model(name, version)
+
     def find_model(self, name: str, version: str = "") -> ModelSpec:
-        """Return a version that is READY, else one that is LOADING. Without a version, return the newest.
+        """Return a version that is READY or LOADING. Without a version, return the one that requests reach.
 
         A request for a model whose workers restart thus waits for them until its deadline. Raise `UnknownModel`, or
         `Refused` while the model is loading and its signature is not known, or a worker that has not registered may
@@ -100,16 +122,18 @@ class ModelVersions:
         """
         if spec := self._resolved.get((name, version)):
             return spec
-        states = [state for state in reversed(self._by_name.get(name, ())) if version in ("", state.spec.version)]
-        for wanted in ("READY", "LOADING"):
-            for state in states:
-                if state.state == wanted:
-                    check_read(state)
-                    self._resolved[name, version] = state.spec
-                    return state.spec
-        if not states:
+        states = self._by_name.get(name, [])
+        states = [state for state in states if state.spec.version == version] if version else reached_versions(states)
+        for state in states[:1]:
+            if state.state != "UNAVAILABLE":
+                check_read(state)
+                self._resolved[name, version] = state.spec
+                return state.spec
+        if not self._by_name.get(name) or (version and not states):
             self.check_complete()
-        raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
+        served = f"its version {states[0].spec.version!r}: {states[0].reason}" if states and not version else ""
+        asked = f"{name!r}{f' version {version!r}' if version else ''}"
+        raise UnknownModel(f"model: got {asked}, which is not served{f'; {served}' if served else ''}")
 
     def check_complete(self) -> None:
         """Raise `Refused` while a worker that has not registered, or a selector, may have further models."""
@@ -155,4 +179,4 @@ def check_read(state: ModelState) -> None:
 
 
 def _as_loading(state: ModelState, reason: str) -> ModelState:
-    return state if state.state == "UNAVAILABLE" else ModelState(state.spec, "LOADING", reason)
+    return state if state.state == "UNAVAILABLE" else ModelState(state.spec, "LOADING", reason, state.traffic)

@@ -91,7 +91,7 @@ class RequestBuilder:
         if message.application or message.context:
             application, spec = self._find_named(message)
         else:
-            spec = self.catalogue.find_model(message.model, message.version)
+            spec = self.catalogue.choose_model(message.model, message.version)
         budget_ns = self._remaining_budget(now_ns, client, message, spec)
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
@@ -138,7 +138,7 @@ class RequestBuilder:
         check_names(application=message.application, context=message.context)
         if message.application and not message.model:
             return self.declared.find_with_signature(message.application)
-        return None, self.catalogue.find_model(message.model, message.version)
+        return None, self.catalogue.choose_model(message.model, message.version)
 
     def stage_query(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import Out
+from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.wire import Settle, Settled
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Settling:
 
     def on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
         """Wait for the requests that may be answered by the content before. `pop_settled` returns the answer."""
-        awaited = [request.id for request in self._requests if _may_have_run(request, message.models)]
+        awaited = [request.id for request in self._requests if _may_answer(request, message)]
         self.waiting.append((controller, message.id, awaited))
 
     def remove_controller(self, address: str) -> None:
@@ -42,11 +43,14 @@ class Settling:
                 yield Out(controller, Settled(settle_id))
 
 
-def _may_have_run(request: ClientRequest, models: tuple[str, ...]) -> bool:
-    """Return whether a worker has the inputs of the request, or it may share the answer of another request.
+def _may_answer(request: ClientRequest, message: Settle) -> bool:
+    """Return whether the answer may be of an earlier content, or of a version that has lost its requests.
 
-    Other requests run later, and then on the new content. An application may have any models.
+    A request runs on the earlier content only if a worker has its inputs, or if it may share the answer of another
+    request. An application or a pipeline may have any models.
     """
-    if not request.query.model:
+    model = request.query.model
+    if not model or (message.drained and request.spec.runtime == PIPELINE_RUNTIME):
         return True
-    return request.query.model in models and bool(request.worker or request.query.input_hash)
+    may_have_run = bool(request.worker or request.query.input_hash)
+    return model in message.drained or (model in message.models and may_have_run)

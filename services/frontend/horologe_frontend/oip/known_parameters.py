@@ -47,8 +47,10 @@ SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memo
 """Known, so that `shared_memory_region` gets its own error."""
 INPUT = ("binary_data_size", *SHARED_MEMORY)
 OUTPUT = ("binary_data", "classification", *SHARED_MEMORY)
-LOAD = ("unload_dependents",)
+UNLOAD = ("unload_dependents",)
 """Triton's client sends it. No model here has dependents."""
+ROLLOUT = ("promote", "rollback", "canary")
+LOAD = (*ROLLOUT, "weight", *UNLOAD)
 INDEPENDENT = "requests are independent of each other: sequences are not supported"
 NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "sequence_id": ((0, ""), INDEPENDENT),
@@ -94,3 +96,30 @@ def ignored_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
         raise InvalidInput(f"parameters.priority: got {priority!r}, wanted a priority, 0 or more")
     return ("priority",) if priority else ()
+
+
+def read_rollout(parameters: Mapping[str, Any]) -> tuple[str, str, float]:
+    """Return the rollout that a load asks for, its version and its weight; ("", "", 0) for none. Raise `InvalidInput`.
+
+    gRPC has no type for the weight: it is a number, or the text of one.
+    """
+    named = [name for name in ROLLOUT if name in parameters]
+    if len(named) > 1:
+        raise InvalidInput(f"parameters: got {' and '.join(named)}, wanted one of them")
+    rollout = named[0] if named else ""
+    version = parameters.get(rollout, "")
+    if rollout == "rollback":
+        if version is not True:
+            raise InvalidInput(f"parameters.rollback: got {version!r}, wanted true, or no such parameter")
+        version = ""
+    if not isinstance(version, str):
+        raise InvalidInput(f"parameters.{rollout}: got {version!r}, wanted the name of a version")
+    if ("weight" in parameters) != (rollout == "canary"):
+        raise InvalidInput("parameters: wanted canary and weight together")
+    weight = parameters.get("weight", 0)
+    try:
+        if isinstance(weight, bool):
+            raise ValueError
+        return rollout, version, float(weight)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"parameters.weight: got {weight!r}, wanted a number") from None

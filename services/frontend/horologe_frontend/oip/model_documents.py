@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.models import natural_sort_key
+from horologe_common.rollouts import reached_versions
 from horologe_common.status import Status, UnknownModel, error_for
 from horologe_common.wire import Admit, ModelState
 from horologe_frontend.core.model_versions import check_read
 from horologe_frontend.core.stats import DurationTotal, ModelStats
 from horologe_frontend.http.http_messages import Unsupported
-from horologe_frontend.oip.known_parameters import LOAD, check_parameters
+from horologe_frontend.oip.known_parameters import LOAD, UNLOAD, check_parameters, read_rollout
 from horologe_frontend.oip.predicts import NO_PARAMETERS, flag_parameter
 from horologe_frontend.oip.response_json import (
     BatchingJson,
@@ -48,7 +49,7 @@ BACKENDS = {"onnx": "onnxruntime", "torchscript": "pytorch"}
 class ModelDocuments:
     """Describes the models of the catalogue. `is_ready` returns whether this server accepts requests.
 
-    `version` is that of the server. An empty version of a model stands for the newest READY one.
+    `version` is that of the server. An empty version of a model stands for the one that requests reach.
     """
 
     def __init__(self, gateway: Gateway, is_ready: Callable[[], bool], version: str) -> None:
@@ -103,14 +104,19 @@ class ModelDocuments:
         return repository_index(self._catalogue.model_states(), ready_only)
 
     async def load(self, model: str, admitted: bool, parameters: Mapping[str, Any] | None) -> list[IndexEntryJson]:
-        """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`."""
-        for name in sorted(parameters or ()):
+        """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`.
+
+        A load with a parameter of `ROLLOUT` changes which version requests without a version reach.
+        """
+        parameters = parameters or NO_PARAMETERS
+        for name in sorted(parameters):
             if name == "config" or name.startswith("file:"):
                 raise Unsupported(f"parameters.{name}: not supported: models come from the repository on disk")
-        check_parameters("parameters.", parameters, LOAD)
-        for name in LOAD:
-            flag_parameter(parameters or NO_PARAMETERS, "parameters", name, False)
-        models = await self._gateway.call(Admit(0, model, "", admitted))
+        check_parameters("parameters.", parameters, LOAD if admitted else UNLOAD)
+        for name in UNLOAD:
+            flag_parameter(parameters, "parameters", name, False)
+        rollout, version, weight = read_rollout(parameters)
+        models = await self._gateway.call(Admit(0, model, version, admitted, rollout, weight))
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)
         return repository_index(models.models, False)
@@ -125,12 +131,11 @@ def _version_key(state: ModelState) -> tuple[tuple[int, int, str], ...]:
 
 
 def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelState:
-    """Return the requested version, or else the newest READY one, or else the newest. Raise `UnknownModel`."""
+    """Return the requested version, or else the one that requests reach, or the newest. Raise `UnknownModel`."""
     candidates = sorted((state for state in states if version in ("", state.spec.version)), key=_version_key)
-    ready = [state for state in candidates if state.state == "READY"]
     if not candidates:
         raise UnknownModel(f"model {model!r}{f' version {version!r}' if version else ''} is unknown")
-    return (ready or candidates)[-1]
+    return (reached_versions(candidates) or candidates[-1:])[0]
 
 
 def model_metadata(spec: ModelSpec, states: Sequence[ModelState]) -> MetadataJson:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_frontend.http.http_messages import HttpResponse, Unsupported, json_response
-from horologe_frontend.oip.known_parameters import LOAD
+from horologe_frontend.oip.known_parameters import LOAD, UNLOAD
 
 if TYPE_CHECKING:
     from horologe_frontend.http.http_messages import HttpRequest
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 OPTIONAL_BYTES = 64 << 10
 """Maximum size of JSON without tensors."""
-LOAD_SCHEMA = {"type": ["object", "null"], "properties": {name: {"type": "boolean"} for name in LOAD}}
-"""Schema of the parameters of a load. Others are refused when they have been read."""
+VERSION, FLAG = {"type": "string"}, {"type": "boolean"}
+ROLLOUTS = {"promote": VERSION, "rollback": {"const": True}, "canary": VERSION, "weight": {"type": "number"}}
+UNLOAD_SCHEMA = {"type": ["object", "null"], "properties": dict.fromkeys(UNLOAD, FLAG)}
+LOAD_SCHEMA = {"type": ["object", "null"], "properties": {name: ROLLOUTS.get(name, FLAG) for name in LOAD}}
+"""Schemas of parameters. Others are refused when they have been read."""
 T = TypeVar("T")
 
 
@@ -30,9 +33,15 @@ class IndexJson(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LoadJson(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a request to load or unload a model."""
+    """Body of a request to load a model, or to change which version answers requests without one."""
 
     parameters: Annotated[dict[str, Any] | None, Meta(extra_json_schema=LOAD_SCHEMA)] = None
+
+
+class UnloadJson(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a request to unload a model."""
+
+    parameters: Annotated[dict[str, Any] | None, Meta(extra_json_schema=UNLOAD_SCHEMA)] = None
 
 
 class ModelsHandler:
@@ -44,8 +53,9 @@ class ModelsHandler:
     async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the response. Raise `HorologeError` or `HttpError` if the operation fails."""
         if route.name in ("load", "unload"):
-            is_load, parameters = route.name == "load", _decode_optional(body, LoadJson).parameters
-            index = await self._documents.load(route.model, is_load, parameters)
+            is_load = route.name == "load"
+            message = _decode_optional(body, LoadJson) if is_load else _decode_optional(body, UnloadJson)
+            index = await self._documents.load(route.model, is_load, message.parameters)
             return json_response(index) if is_load else HttpResponse(200)
         return await request.account.turns.in_turn(request.account, self._describe, route, body)
 

@@ -18,7 +18,7 @@ from horologe_frontend.oip.applications_json import (
 )
 from horologe_frontend.oip.inference_response import AnswerJson
 from horologe_frontend.oip.json_encoding import InferJson
-from horologe_frontend.oip.models_http import IndexJson, LoadJson
+from horologe_frontend.oip.models_http import IndexJson, LoadJson, UnloadJson
 from horologe_frontend.oip.response_json import (
     ConfigJson,
     IndexEntryJson,
@@ -122,7 +122,7 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
         Operation("load", "POST", f"{REPOSITORY}/models/{{model}}/load", "Load a model from the repository again",
                   list[IndexEntryJson], LoadJson | None, EXECUTION, MANAGE),
         Operation("unload", "POST", f"{REPOSITORY}/models/{{model}}/unload", "Unload a model", None,
-                  LoadJson | None, EXECUTION, MANAGE),
+                  UnloadJson | None, EXECUTION, MANAGE),
     ),
     "applications": (
         Operation("applications", "GET", "/v1/applications", "Get all applications", ApplicationsJson, None, REQUEST,

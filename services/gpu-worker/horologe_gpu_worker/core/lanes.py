@@ -100,6 +100,12 @@ class VersionScanned(msgspec.Struct, frozen=True, gc=False):
     report: ModelReport
 
 
+class ModelsChanged(msgspec.Struct, frozen=True, gc=False):
+    """Message to the worker core: files of these models (names) have changed in the repository."""
+
+    names: tuple[str, ...]
+
+
 def not_run(operation: Operation, status: Status, now_ns: int, reason: str = "") -> Finished:
     """Return the Finished message of an operation that never ran."""
     return Finished(operation.action_id, operation.lane, status, now_ns, now_ns, reason=reason)

@@ -37,6 +37,7 @@ ANNOUNCE_NS, ANNOUNCE_MODEL_NS = ms(50), us(250)
 """Minimum interval between announcements of changes that no controller has requested, and what each model adds. A
 Register of 4,000 models keeps its receivers busy for a tenth of a second.
 """
+RETIRED = "not in the repository any more, or left out by `versions`: serves the requests that it has"
 FIRST_RUNS = 5
 """Runs of one batch size after which a model is measured: as many as it takes at least on made-up inputs. The first is
 slow, because the model has had no warm-up. The median does not count it."""
@@ -87,6 +88,8 @@ class ServedModels:
         """Running scans by the name of the model."""
         self._scan_ids: dict[int, str] = {}
         """Id of a scan operation -> the name of the model."""
+        self.retired: dict[str, bool] = {}
+        """Versions that the repository has no more, and that a share holds."""
         self.changed = False
         """Reports have changed that no controller requested. They are announced at `announce_ns` or later."""
         self.announce_ns = 0
@@ -112,6 +115,11 @@ class ServedModels:
         requesters = self.waiting.setdefault(name, [])
         if len(requesters) < REQUESTERS_MAX:
             requesters.append((sender, scan_id))
+
+    def scan_changed(self, names: Iterable[str]) -> None:
+        """Scan models whose files have changed, for nobody in particular."""
+        for name in names:
+            self.waiting.setdefault(name, [])
 
     def update_version(self, message: VersionScanned) -> None:
         """Store the state of a version while its model is scanned, unless an earlier content is served meanwhile."""
@@ -140,10 +148,13 @@ class ServedModels:
         scan.scanned = scanned
         for key, report in scanned.items():
             old = self.reports.get(key)
-            if report is None or old is None or old.profile is None:
+            if old is None or old.profile is None:
                 continue
             holders = [share for share in self._shares if key in share.pages]
-            if report.profile is None and holders:
+            if report is None:
+                if holders:
+                    scanned[key] = msgspec.structs.replace(old, reason=RETIRED, retired=True)
+            elif report.profile is None and holders:
                 scanned[key] = msgspec.structs.replace(old, reason=report.reason)
             elif report.profile is not None and report.spec.content_hash != old.spec.content_hash:
                 scan.replacements |= dict.fromkeys([_Replacement(share.share, key) for share in holders], 0)
@@ -165,6 +176,7 @@ class ServedModels:
         announced together, because a Register contains all models.
         """
         completed: list[Requester] = []
+        self._drop_retired()
         for scan in list(self.running.values()):
             if scan.scanned is not None and self._is_complete(scan):
                 self._complete_scan(scan)
@@ -218,10 +230,21 @@ class ServedModels:
             old = self.reports.pop(key, None)
             if report is not None:
                 self.reports[key] = report = old if old and _is_measured_twin(old, report) else report
+                if report.retired:
+                    self.retired[key] = True
             self.changed |= report != old
             if old and old is not report:
                 self._first_runs.discard(old.spec)
         del self.running[scan.name]
+
+    def _drop_retired(self) -> None:
+        """Remove the versions that the repository has no more, once no share holds them."""
+        for key in [key for key in self.retired if not any(key in share.pages for share in self._shares)]:
+            del self.retired[key]
+            if (report := self.reports.get(key)) is not None and report.retired:
+                del self.reports[key]
+                self._first_runs.discard(report.spec)
+                self.changed = True
 
     def _post(self, lane: str, share: int, model: str) -> int:
         operation_id = self._next_id()

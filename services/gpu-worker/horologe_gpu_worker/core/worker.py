@@ -28,7 +28,7 @@ from horologe_common.wire import (
     Unload,
 )
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
-from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation, VersionScanned
+from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, ModelsChanged, Operation, VersionScanned
 from horologe_gpu_worker.core.residency import Residency
 from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
@@ -91,6 +91,7 @@ class Worker:
             Ping: self._on_ping,
             Scan: self._on_scan,
             VersionScanned: self._on_version_scanned,
+            ModelsChanged: self._on_models_changed,
             Drain: self._on_drain,
             PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
@@ -126,7 +127,8 @@ class Worker:
         finally:
             self._forward_outputs(now_ns, self.infers.out)
         models = self.models
-        completed = models.tick(now_ns) if models.running or models.waiting or models.changed else None
+        due = models.running or models.waiting or models.retired or models.changed
+        completed = models.tick(now_ns) if due else None
         self.out.extend(self.models.out)
         self.models.out.clear()
         for share in self.shares:
@@ -268,6 +270,10 @@ class Worker:
     def _on_version_scanned(self, now_ns: int, sender: str, message: VersionScanned, buffers: Sequence[Buffer]) -> None:
         if sender == self.lanes:
             self.models.update_version(message)
+
+    def _on_models_changed(self, now_ns: int, sender: str, message: ModelsChanged, buffers: Sequence[Buffer]) -> None:
+        if sender == self.lanes:
+            self.models.scan_changed(message.names)
 
     def _on_finished(self, now_ns: int, sender: str, finished: Finished, buffers: Sequence[Buffer]) -> None:
         if finished.lane == "scan":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import Models
+    from horologe_common.wire import Models, ModelState
 
 
 class AnnouncedModels:
@@ -29,7 +29,10 @@ class AnnouncedModels:
         self.order = AnnouncementOrder()
         self.versions: dict[str, ModelSpec] = {}
         self.pipelines: dict[str, ModelSpec] = {}
-        self._newest: dict[str, ModelSpec] = {}
+        self._by_name: dict[str, ModelSpec] = {}
+        """Name -> the ready version that requests without a version reach."""
+        self._chosen: dict[str, ModelState] = {}
+        """Name -> the version that requests reach, in any state, if the controller has chosen it."""
         self._ready: dict[str, ModelSpec] = {}
         self._loading: dict[str, str] = {}
         """Name and key of models that are loading -> what is done to them."""
@@ -54,7 +57,13 @@ class AnnouncedModels:
         self.versions = earlier | announced
         self._ready = {key: spec for key, spec in ready.items() if key not in announced} | newly_ready
         in_order = sorted(self._ready.values(), key=lambda spec: natural_sort_key(spec.version))
-        self._newest = {spec.name: spec for spec in in_order}
+        named = {state.spec.name: state for state in sorted(message.models, key=lambda state: state.traffic)}
+        chosen = self._chosen if message.incomplete else {}
+        chosen = {name: state for name, state in chosen.items() if name not in named}
+        chosen |= {name: state for name, state in named.items() if state.traffic}
+        self._by_name = {spec.name: spec for spec in in_order if spec.name not in chosen}
+        self._by_name |= {name: state.spec for name, state in chosen.items() if state.state == "READY"}
+        self._chosen = chosen
 
     def explain_missing(self, model: str) -> tuple[Status, str]:
         """Return the status and reason of a query for a model that is not ready."""
@@ -65,16 +74,17 @@ class AnnouncedModels:
         return Status.UNKNOWN_MODEL, f"model {model!r} is not served"
 
     def find_ready(self, model: str) -> ModelSpec | None:
-        """Return the ready model `name/version`, the newest ready version of `name`, or the pipeline; else None."""
-        return self._ready.get(model) or self._newest.get(model) or self.pipelines.get(model)
+        """Return the ready model `name/version`, the ready version that `name` reaches, or the pipeline; else None."""
+        return self._ready.get(model) or self._by_name.get(model) or self.pipelines.get(model)
 
     def find_callable(self, model: str) -> ModelSpec | None:
-        """Return the model as `find_ready` does, else its newest version in any state: its requests wait.
+        """Return the model as `find_ready` does, else in any state: its requests wait.
 
         Return None if no version has been read yet.
         """
         if spec := self.find_ready(model):
             return spec
+        model = self._chosen[model].spec.key if model in self._chosen else model
         specs = [spec for spec in self.versions.values() if model in (spec.key, spec.name) and spec.has_signature]
         return max(specs, key=lambda spec: natural_sort_key(spec.version), default=None)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 READY_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 5.0
-CACHES = ("worker.cache", "profiler.state", "selector.state")
+CACHES = ("worker.cache", "profiler.state", "selector.state", "controller.state")
 """Settings of folders in which the services keep what they have measured and learned."""
 START_SHARE = 0.1
 """Share of the progress bar for starting the services."""

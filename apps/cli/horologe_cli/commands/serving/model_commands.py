@@ -33,7 +33,7 @@ def models(
     keys: Keys = "",
     json: Json = False,
 ) -> None:
-    """List the models with their signatures and states.
+    """List the models with their signatures, states, and the part of the requests that each version gets.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def models(
     states = call_server(endpoint, keys, lambda client: client.models(name or None))
     if name and not states:
         fail(f"UNKNOWN_MODEL: model: got {name!r}, which is not in the repository")
-    _print_models(states, json)
+    print_models(states, json)
 
 
 def load(
@@ -68,7 +68,7 @@ def load(
       horologe load large-model --no-wait
     """
     limit_s = timeout if wait else 0.0
-    _print_models(call_server(endpoint, keys, lambda client: _load_model(client, model, version, limit_s)), json)
+    print_models(call_server(endpoint, keys, lambda client: _load_model(client, model, version, limit_s)), json)
 
 
 def _load_model(client: Client, model: str, version: str, timeout_s: float) -> list[ModelState]:
@@ -121,7 +121,7 @@ def unload(
     Example:
       horologe unload digits-mlp
     """
-    _print_models(call_server(endpoint, keys, lambda client: client.admit(model, version, False)), json)
+    print_models(call_server(endpoint, keys, lambda client: client.admit(model, version, False)), json)
 
 
 def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
@@ -139,19 +139,22 @@ def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = 
         _print_status(description)
 
 
-def _print_models(states: list[ModelState], json: bool) -> None:
+def print_models(states: list[ModelState], json: bool) -> None:
+    """Print the states of models, with the part of the requests by name that each version gets."""
+    parts = _parts(states)
     if json:
-        print_json([model_document(state) for state in states])
+        print_json([model_document(state) | {"traffic": parts[state.spec.key]} for state in states])
         return
     if not states:
         console().print("no models")
         return
-    table = Table(("model", "version", "state", "runtime", "inputs", "outputs", "batches", "SLO"), left=8)
+    table = Table(("model", "version", "traffic", "state", "runtime", "inputs", "outputs", "batches", "SLO"), left=9)
     for state in states:
         spec = state.spec
         table.add_row(
             spec.name,
             spec.version,
+            f"{parts[spec.key]:.4g}".removesuffix(".0") if parts[spec.key] else "-",
             state.state,
             spec.runtime,
             _signature(spec.inputs),
@@ -166,6 +169,20 @@ def _print_models(states: list[ModelState], json: bool) -> None:
             out.print(f"{state.spec.key}: {state.state}: {state.reason}", markup=False, soft_wrap=True)
         for note in state.spec.notes:
             out.print(f"{state.spec.key}: note: {note}", markup=False, soft_wrap=True)
+
+
+def _parts(states: list[ModelState]) -> dict[str, float]:
+    """Return the part of the requests without a version that each version gets, by key."""
+    from horologe_common.models import natural_sort_key
+    from horologe_common.rollouts import reached_versions
+
+    names: dict[str, list[ModelState]] = {}
+    for state in sorted(states, key=lambda state: natural_sort_key(state.spec.version)):
+        names.setdefault(state.spec.name, []).append(state)
+    parts = dict.fromkeys((state.spec.key for state in states), 0.0)
+    for versions in names.values():
+        parts |= {state.spec.key: state.traffic or 1.0 for state in reached_versions(versions)}
+    return parts
 
 
 def _signature(tensors: tuple[TensorSpec, ...]) -> str:

@@ -44,6 +44,8 @@ class WorkerMirror:
         """Model key -> (spec, profile, reason, note). Without a profile the worker cannot serve it, for the reason."""
         self.loading: dict[str, str] = {}
         """Models that the worker cannot serve yet -> what it does to them."""
+        self.retired: dict[str, bool] = {}
+        """Models that the worker's repository has no more, and that it serves while they are loaded."""
         self._load_failures: dict[str, tuple[str, str]] = {}
         """Models that no share could load -> (content, reason)."""
 
@@ -63,6 +65,7 @@ class WorkerMirror:
         """
         self.models = servable_models(message)
         self.loading = {report.spec.key: report.loading for report in message.models if report.loading}
+        self.retired = {report.spec.key: True for report in message.models if report.retired}
         if message.scans is None or message.scans:
             self._load_failures.clear()
         for key, (content_hash, reason) in self._load_failures.items():
@@ -101,6 +104,8 @@ class Cluster:
         """Distributions of solo execution times, for models of which the profiler has published them."""
         self.reloading: Mapping[str, bool] = {}
         """Names of the models that workers are reading again: each may run the content before or the new one."""
+        self.retired: dict[str, bool] = {}
+        """Versions that requests without a version reached before. They are loaded for demand only."""
         self._last_index = 0
 
     def shares(self) -> Iterator[Share]:

@@ -14,7 +14,7 @@ import msgspec
 from horologe_common.core.protocol import instance
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import PlannedModel, ResourcePlan
@@ -34,6 +34,8 @@ class PlannedModels:
         """Model key -> its shares -> durations that the plan predicts there, by batch size."""
         self._standby: dict[str, dict[Share, bool]] = {}
         """Model key -> shares that keep it loaded and do not run it."""
+        self._switching: dict[str, tuple[Mapping[Share, bool], Sequence[str]]] = {}
+        """Name of a model -> shares that keep versions of it loaded while requests switch between them."""
 
     def replace_plan(self, plan: ResourcePlan) -> None:
         """Adopt a plan. `assign_shares` makes it effective."""
@@ -140,10 +142,22 @@ class PlannedModels:
         for key, share in self._holding():
             share.kept = share.kept | {key: True}
 
+    def keep_for_switch(self, name: str, shares: Mapping[Share, bool], keys: Sequence[str]) -> Iterable[Share]:
+        """Keep versions of a model loaded on the shares, in place of those of the last call. Return changed shares."""
+        before, _ = self._switching.pop(name, ({}, ()))
+        if shares:
+            self._switching[name] = (shares, keys)
+        changed = {**before, **shares}
+        for share in changed:
+            share.kept = {}
+        self._update_kept()
+        return changed
+
     def _holding(self) -> Iterator[tuple[str, Share]]:
         """Yield the pairs of a model and a share that must hold it."""
         yield from ((key, share) for key, shares in self._assigned.items() for share in shares)
         yield from ((key, share) for key, shares in self._standby.items() for share in shares)
+        yield from ((key, share) for shares, keys in self._switching.values() for key in keys for share in shares)
 
     def check(self) -> None:
         """Assert that the shares keep what is assigned to them."""

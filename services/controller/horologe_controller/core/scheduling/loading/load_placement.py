@@ -198,7 +198,9 @@ class LoadPlacement:
                 untried = self.preloadable[share] = deque(specs)
             while untried and share.pages_free:
                 model = untried.popleft()
-                if model in specs and specs[model].pages <= share.pages_free and share.can_load(model):
+                if model not in specs or model in cluster.retired:
+                    continue
+                if specs[model].pages <= share.pages_free and share.can_load(model):
                     plan.load.append((share, model))
                     return
             del self.preloadable[share]

@@ -1,0 +1,86 @@
+"""The state of a model, combined from the reports of all workers that have it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from horologe_common.core.protocol import instance
+from horologe_common.models import ModelSpec, Profile
+from horologe_common.wire import ModelState
+from horologe_controller.core.cluster.estimates import missing_batch_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class WorkerReport(NamedTuple):
+    """A model at one worker. Without a profile, the worker cannot serve it, for the reason, or is `loading` it."""
+
+    worker: str
+    spec: ModelSpec
+    profile: Profile | None
+    reason: str
+    note: str
+    loading: str = ""
+    retired: bool = False
+    """The worker's repository has the version no more."""
+
+
+class CombinedReport(NamedTuple):
+    """State of a model at all workers."""
+
+    state: ModelState
+    stale: str = ""
+    """Why a worker serves a content that its repository does not have. Empty: none does."""
+    retired: bool = False
+    """No worker's repository has the version any more."""
+
+
+def combine_reports(reports: Sequence[WorkerReport], before: ModelState | None, *, scanned: bool) -> CombinedReport:
+    """Return the state of a model, with the content that all workers are to run. `before`: its last state.
+
+    `scanned`: an operator has had it read again.
+    """
+    servable = [report for report in reports if report.profile is not None]
+    if not servable:
+        return CombinedReport(_describe_unserved(reports, before))
+    spec, state_reason, stale = _choose_content(servable, before, scanned=scanned), "", ""
+    for worker, other, profile, reason, note, _, retired in servable:
+        if other.content_hash != spec.content_hash:
+            state_reason = f"not at {worker}: its content is {other.content_hash}, wanted {spec.content_hash}"
+        elif not other.has_same_rows(spec):
+            state_reason = f"not at {worker}: it batches the model, and another worker found its rows dependent"
+        elif profile and (missing := missing_batch_sizes(profile, spec.batch_sizes)):
+            state_reason = f"not at {worker}: batch sizes: {missing} not measured there"
+        elif retired:
+            state_reason = reason
+        elif reason:
+            stale = state_reason = f"serves the content before: {reason}"
+        else:
+            state_reason = state_reason or note
+    return CombinedReport(ModelState(spec, "READY", state_reason), stale, all(report.retired for report in servable))
+
+
+def _describe_unserved(reports: Sequence[WorkerReport], before: ModelState | None) -> ModelState:
+    """Return the state of a model that no worker can serve now. While it is loading, its last signature holds."""
+    loading = next((report for report in reports if report.loading), None)
+    if loading is None:
+        return ModelState(reports[0].spec, "UNAVAILABLE", reports[0].reason)
+    spec = before.spec if before is not None and before.spec.has_signature else loading.spec
+    return ModelState(spec, "LOADING", f"{instance(loading.worker)}: {loading.loading}")
+
+
+def _choose_content(servable: Sequence[WorkerReport], before: ModelState | None, *, scanned: bool) -> ModelSpec:
+    """Return the spec with the content to serve: the present one while a worker has it.
+
+    After a load it is a content that has changed, if any worker has one: the one that most workers have.
+    """
+    present = before.spec.content_hash if before else None
+    contents = [report.spec.content_hash for report in servable]
+    changed = [content for content in contents if content != present]
+    if changed and (present not in contents or scanned):
+        chosen = max(changed, key=changed.count)
+    else:
+        chosen = contents[contents.index(present) if present in contents else 0]
+    specs = [report.spec for report in servable if report.spec.content_hash == chosen]
+    return next((spec for spec in specs if not spec.batched), specs[0])  # a dependence of rows may be found once
