@@ -150,6 +150,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """python: a call that takes longer is treated as hung; 0: derived from the warm-up runs."""
     load_timeout: str = "0"
     """Time until the model must have been read, loaded and measured; 0: `worker.load_timeout_ns`."""
+    python: str = ""
+    """python: absolute path of the interpreter that runs the model's process; empty: the worker's."""
+    requirements: str = ""
+    """python: file of the packages in the model's own environment, in the version's folder or beside it."""
     memory_limit: str = "0"
     """python: maximum data segment of the model's process; 0: no limit."""
     inputs: tuple[TensorEntry, ...] = ()
@@ -237,8 +241,12 @@ def _check(path: Path, manifest: Manifest) -> None:
             _check_emulated(f"{path}: emulated", manifest.emulated)
     except InvalidInput as error:
         raise InvalidModel(error.reason) from error
-    if manifest.file and (manifest.file.startswith("/") or ".." in manifest.file.split("/")):
-        raise InvalidModel(f"{path}: file: got {manifest.file!r}, wanted a path in the folder of the version")
+    for key in ("file", "requirements"):
+        name = getattr(manifest, key)
+        if name.startswith("/") or ".." in name.split("/"):
+            raise InvalidModel(f"{path}: {key}: got {name!r}, wanted a path in the folder of the version")
+    if manifest.python and not manifest.python.startswith("/"):
+        raise InvalidModel(f"{path}: python: got {manifest.python!r}, wanted the absolute path of an interpreter")
     if isinstance(manifest.versions, str) and manifest.versions != ALL_VERSIONS:
         wanted = "'all', { latest = 1 } or names of versions"
         raise InvalidModel(f"{path}: versions: got {manifest.versions!r}, wanted {wanted}")
