@@ -13,6 +13,7 @@ from horologe_common.status import HorologeError
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.device_shares import enter_share
 from horologe_gpu_worker.execution.executors import Executors
+from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.settings import WorkerSettings, device_config
@@ -30,7 +31,8 @@ def main() -> None:
         check_writable(settings.cache, "worker.cache")
         entered = enter_share(settings)
         settings = msgspec.structs.replace(settings, share_percent=entered.percent)
-        store = ModelStore(Path(settings.repository), Path(settings.cache), device=device_config(settings))
+        mirror = Mirror(settings.repository, Path(settings.cache), settings.fetch_timeout_ns)
+        store = ModelStore(mirror.root, Path(settings.cache), device=device_config(settings), mirror=mirror)
         reports = store.list_models()
     except HorologeError as error:
         service.reject(error)

@@ -56,15 +56,16 @@ def test_two_models_with_conflicting_packages_run_side_by_side(tmp_path: Path) -
     for number in (1, 2):
         digest = a_wheel(tmp_path / "wheels", number)
         a_model(tmp_path, f"v{number}", f"local-package=={number} \\", f"    --hash=sha256:{digest}")
-    store = a_store(tmp_path)
-    reports = store.scan()
-    assert [report.reason for report in reports] == ["", ""]
-    models = [store.open(report.spec) for report in reports]
+    running = RunningScans(tmp_path)
     try:
+        specs = [running.scan(name)[0].spec for name in ("v1", "v2")]
+        models = [running.store.open(spec) for spec in specs]
         assert [model.run(1, ROW)["y"][0, 0] for model in models] == [1, 2]
-    finally:
         for model in models:
             model.close()
+    finally:
+        running.scans.stop()
+    assert any("making the environment of " in text for text in running.progress["v1/1"])
     environments = [path.parent for path in (tmp_path / "cache").glob("environments/*/ready.json")]
     assert len(environments) == 2
     marks = [path / "mark" for path in environments]
@@ -72,18 +73,6 @@ def test_two_models_with_conflicting_packages_run_side_by_side(tmp_path: Path) -
         mark.touch()
     assert [report.reason for report in a_store(tmp_path).scan()] == ["", ""]
     assert all(mark.exists() for mark in marks), "an environment was made again"
-
-
-def test_a_worker_makes_the_environment_while_it_inspects_and_shows_it(tmp_path: Path) -> None:
-    a_wheel(tmp_path / "wheels", 1)
-    a_model(tmp_path, "code", "local-package")
-    running = RunningScans(tmp_path)
-    try:
-        (report,) = running.scan("code")
-    finally:
-        running.scans.stop()
-    assert report.reason == ""
-    assert any("making the environment of " in text for text in running.progress["code/1"])
 
 
 @pytest.mark.parametrize(
