@@ -193,9 +193,10 @@ class ModelStore:
 
         The content that a runtime keeps in host memory is opened whatever the files are now.
         """
-        runtime, folder = self._inspector.runtime(spec.runtime), self._folder(spec)
+        runtime = self._inspector.runtime(spec.runtime)
         if (kept := runtime.open_kept(spec)) is not None:
             return kept
+        folder = self._folder(spec)
         content = self._contents.read(folder)
         content.check_spec(spec)
         report = self._reports.get(folder)
