@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.waiting import until
 from horologe_common.status import Status
 from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
+from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
@@ -32,8 +33,10 @@ class RunningScans:
         slow_max: int = SLOW_MAX,
         **settings: Any,
     ) -> None:
-        self.settings = WorkerSettings(repository=str(folder / "models"), cache=str(folder / "cache"), **settings)
-        self.store = ModelStore(folder / "models", folder / "cache", device=device_config(self.settings))
+        repository = settings.pop("repository", str(folder / "models"))
+        self.settings = WorkerSettings(repository=repository, cache=str(folder / "cache"), **settings)
+        mirror = Mirror(repository, folder / "cache", self.settings.fetch_timeout_ns)
+        self.store = ModelStore(mirror.root, folder / "cache", device=device_config(self.settings), mirror=mirror)
         self.scans = create_scans(self.settings, self.store, inspections, quantum_ns, slow_max)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.reports: dict[str, ModelReport] = {}

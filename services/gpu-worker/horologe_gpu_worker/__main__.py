@@ -14,9 +14,10 @@ from horologe_common.status import HorologeError
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.device_shares import enter_share
 from horologe_gpu_worker.execution.executors import Executors
+from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.repository.repository_watch import watch_repository
+from horologe_gpu_worker.repository.repository_watch import watch_repository, watched_source
 from horologe_gpu_worker.settings import WorkerSettings, device_config
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def main() -> None:
         check_writable(settings.cache, "worker.cache")
         entered = enter_share(settings)
         settings = msgspec.structs.replace(settings, share_percent=entered.percent)
-        store = ModelStore(Path(settings.repository), Path(settings.cache), device=device_config(settings))
+        source = watched_source(settings) if settings.watch else None
+        mirror = Mirror(settings.repository, Path(settings.cache), settings.fetch_timeout_ns)
+        store = ModelStore(mirror.root, Path(settings.cache), device=device_config(settings), mirror=mirror)
         reports = store.list_models()
     except HorologeError as error:
         service.reject(error)
@@ -44,13 +47,12 @@ def main() -> None:
         reactor.attach(worker.lanes, executors.deliver)
         executors.start(reactor.post, reactor.post_threadsafe)
 
-    repository = Path(settings.repository).resolve()
-
     async def watch(reactor: Reactor) -> None:
-        await watch_repository(repository, partial(reactor.post, worker.lanes, worker.address))
+        assert source is not None
+        await watch_repository(source, partial(reactor.post, worker.lanes, worker.address))
 
     try:
-        start = [watch] if settings.watch else []
+        start = [watch] if source is not None else []
         service.run([worker], links, follows_directory=True, start=start, prepare=attach)
     finally:
         executors.stop()

@@ -8,7 +8,7 @@ from horologe_common.clock import s
 from horologe_common.status import ModelFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -54,6 +54,8 @@ class DeviceConfig(NamedTuple):
     """Path of the file by which emulated shares of one device see each other. Empty: they do not."""
     load_timeout_ns: int = s(120)
     """Time until a model must be loaded, unless its manifest has a `load_timeout`."""
+    cache: str = ".cache/horologe"
+    """Folder of the worker's cache, in which the environments of `python` models are."""
 
     @property
     def cuda(self) -> int | None:
@@ -137,6 +139,12 @@ class Runtime:
 
     inline_io = True
     """True if INPUT and OUTPUT are part of EXEC (host memory)."""
+
+    def provision(self, folder: Path, report: Callable[[str], None]) -> None:
+        """Make what the model needs outside of its folder, before it is inspected. `report` receives the progress.
+
+        Blocking; runs in the process that inspects the version. Raises `InvalidModel`.
+        """
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Return the spec of `<repository>/<name>/<version>` from its files and `model.toml`.

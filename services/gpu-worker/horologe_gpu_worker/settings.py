@@ -24,12 +24,16 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "0"
     """Instance name: the `1` of `worker/1`. Unique among the workers of a cluster."""
     repository: str = "models"
-    """Folder of the model repository. May be mounted read-only."""
+    """Folder or URL (`s3://`, `gs://`, `az://`, `hf://`, `https://`) of the model repository. A folder may be mounted
+    read-only. `NAME=FOLDER` or `NAME=URL`: only the model NAME, whose files are there.
+    """
     watch: bool = False
     """Read a model again when its files have changed, as `horologe load` does. Works with files of the local machine:
     on a network file system, set the environment variable WATCHFILES_FORCE_POLLING=1."""
+    fetch_timeout_ns: Annotated[int, Meta(gt=0)] = s(3600)
+    """Time in which the files of a version are fetched from a URL, before its `load_timeout` begins."""
     cache: str = ".cache/horologe"
-    """Folder for measured profiles. Must be writable."""
+    """Folder for measured profiles, fetched models and the environments of Python models. Must be writable."""
     shares: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Number of shares of the device. Each share runs one EXEC at a time. A whole device is one share."""
     device: str = "cpu"

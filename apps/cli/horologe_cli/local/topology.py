@@ -16,6 +16,7 @@ import msgspec
 from horologe_cli.local.child_specs import ChildSpecs
 from horologe_cli.local.ports import check_free, free_port, split_address
 from horologe_common.service.settings import SettingsError, load_settings, unknown_section
+from horologe_gpu_worker.fetching.source import parse_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -179,10 +180,11 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
 
 def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) -> None:
     """Check the models folder, and add its pipelines to the flags unless a setting names others."""
-    if not os.path.isdir(repository := settings["worker"].repository):
-        raise SettingsError(f"models: got {repository!r}, wanted a folder: --models DIR, or `horologe up --demo`")
-    pipelines = os.path.join(repository, "pipelines")
-    if not settings["selector"].pipelines and os.path.isdir(pipelines):
+    source = parse_source(settings["worker"].repository)
+    if not (source.is_remote or os.path.isdir(source.place)):
+        raise SettingsError(f"models: got {source.place!r}, wanted a folder: --models DIR, or `horologe up --demo`")
+    pipelines = os.path.join(source.place, "pipelines")
+    if not (settings["selector"].pipelines or source.name) and os.path.isdir(pipelines):
         flags.setdefault("selector", {})["pipelines"] = pipelines
 
 

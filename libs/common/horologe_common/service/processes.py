@@ -170,12 +170,17 @@ class IsolatedProcess(NamedTuple):
 
 
 def start_isolated(
-    module: str, environment: Mapping[str, str], user: str = "", also: tuple[int, ...] = (), output: int = 2
+    module: str,
+    environment: Mapping[str, str],
+    user: str = "",
+    also: tuple[int, ...] = (),
+    output: int = 2,
+    python: str = "",
 ) -> IsolatedProcess:
     """Start `python -m module SOCKET LIFELINE [ALSO...]` as `user`. The arguments are inherited descriptors.
 
-    Its output goes to the descriptor `output`; 2 is the log of this process. A pipe could fill and block it. Raises
-    OSError, and KeyError if there is no such user.
+    `python`: path of the interpreter; empty: that of this process. Its output goes to the descriptor `output`; 2 is the
+    log of this process. A pipe could fill and block it. Raises OSError, and KeyError if there is no such user.
     """
     with ExitStack() as ours, ExitStack() as theirs:
         sock, peer = socket.socketpair()
@@ -186,7 +191,7 @@ def start_isolated(
         theirs.callback(os.close, read)
         descriptors = peer.fileno(), read, *also
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *map(str, descriptors)],
+            [python or sys.executable, "-P", "-m", module, *map(str, descriptors)],
             pass_fds=descriptors,
             env={**environment, **user_variables(user)},
             **user_options(user),

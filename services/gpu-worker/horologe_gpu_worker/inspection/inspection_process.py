@@ -12,8 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import monotonic_ns
 from horologe_common.service.parent_link import connect_to_parent
 from horologe_common.service.standard_streams import install_lossy_streams
+from horologe_common.status import HorologeError, describe_exception
+from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.inspector import (
     READING,
     Inspect,
@@ -23,7 +26,8 @@ from horologe_gpu_worker.inspection.inspector import (
     decode_to_process,
     encode,
 )
-from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.repository.modelstore import ModelStore, unreadable_report
+from horologe_gpu_worker.repository.version_inspector import VersionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,23 +50,29 @@ def serve(receive: Callable[[], InspectionSetup | Inspect], send: Callable[[From
     """Inspect the requested versions until `receive` raises EOFError."""
     setup = receive()
     assert isinstance(setup, InspectionSetup)
-    timeout_ns = setup.device.load_timeout_ns
+    timeout_ns = fetched_ns = 0
 
     def set_timeout(own_ns: int) -> None:
         nonlocal timeout_ns
-        timeout_ns = own_ns or setup.device.load_timeout_ns
+        timeout_ns = fetched_ns + (own_ns or setup.device.load_timeout_ns)
         send(Progress(READING, timeout_ns))
 
-    store = ModelStore(
-        Path(os.fsdecode(setup.repository)),
-        Path(os.fsdecode(setup.cache)),
-        report=lambda text: send(Progress(text, timeout_ns)),
-        device=setup.device,
-    )
+    def show(text: str) -> None:
+        send(Progress(text, timeout_ns))
+
+    cache = Path(os.fsdecode(setup.cache))
+    mirror = Mirror(os.fsdecode(setup.repository), cache)
+    store = ModelStore(mirror.root, cache, report=show, device=setup.device)
     while True:
         request = receive()
         assert isinstance(request, Inspect)
-        folder = Path(os.fsdecode(request.folder))
+        folder, begin_ns, timeout_ns = Path(os.fsdecode(request.folder)), monotonic_ns(), setup.fetch_timeout_ns
+        try:
+            fetched_ns = monotonic_ns() - begin_ns if mirror.fetch(folder, show) else 0
+        except Exception as error:
+            reason = error.reason if isinstance(error, HorologeError) else describe_exception(error)
+            send(Inspected(VersionReport(unreadable_report(folder.parent.name, reason, folder.name))))
+            continue
         result = store.inspect_version(folder, request.content_hash, set_timeout, setup.unmeasured)
         send(Inspected(result, store.hashed_files(folder)))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from horologe_common.clock import monotonic_ns
+from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.parent_link import PacketSocket
 from horologe_common.service.processes import IsolatedProcess, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
@@ -30,11 +30,12 @@ class InspectionSetup(msgspec.Struct, tag="setup", array_like=True, frozen=True)
     """First message to the process."""
 
     repository: bytes
-    """Path, as the file system encodes it."""
+    """`worker.repository`, as the file system encodes it."""
     cache: bytes
     device: DeviceConfig
     unmeasured: tuple[str, ...] = ()
     """Runtimes whose models are only read: the worker measures them, because they need its device."""
+    fetch_timeout_ns: int = s(3600)
 
 
 class Inspect(msgspec.Struct, tag="inspect", array_like=True, frozen=True):
@@ -146,5 +147,5 @@ def overdue_reason(folder: Path, timeout_ns: int, doing: str) -> str:
     """Return why a version is unavailable that was not loaded and measured in time."""
     return (
         f"{folder}: got no result within {timeout_ns / 1e9:g} s, while {doing}, wanted a model that is loaded and "
-        "measured by then (`load_timeout` in model.toml, worker.load_timeout_ns)"
+        "measured by then (`load_timeout` in model.toml, worker.load_timeout_ns; for a fetch worker.fetch_timeout_ns)"
     )

@@ -111,6 +111,9 @@ class RepositoryScans:
                 report = unreadable_report(name, error.reason)
                 self._store.finish_model(name, [report])
                 self._post(_finished(operation, begin_ns, models=(report,)))
+            except HorologeError as error:
+                log.warning("model not listed", model=name, reason=error.reason)
+                self._post(_finished(operation, begin_ns, status=Status.FAILED, reason=encodable(error.reason)))
             except Exception as error:
                 log.exception("scan failed", model=name)
                 reason = encodable(describe_exception(error))
@@ -210,7 +213,9 @@ def create_scans(
     if device.cuda is not None:
         device, unmeasured = device._replace(device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
     device = device._replace(host_bytes=0, emulated_device="")
-    setup = InspectionSetup(os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured)
+    setup = InspectionSetup(
+        os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured, settings.fetch_timeout_ns
+    )
     pool = InspectionPool(setup, inspections, quantum_ns, slow_max)
     return RepositoryScans(store, pool, settings.load_timeout_ns)
 

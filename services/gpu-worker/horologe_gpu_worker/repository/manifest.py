@@ -20,6 +20,7 @@ from horologe_common.models import DTYPES, MAX_DIM, check_declared_shape
 from horologe_common.service.settings import DURATIONS, MAX_QUANTITY, SIZES, SettingsError, parse_quantity
 from horologe_common.service.user_files import describe_mismatch, read_toml
 from horologe_common.status import HorologeError, InvalidInput, Status
+from horologe_gpu_worker.fetching.source import check_url
 from horologe_gpu_worker.repository.made_up_inputs import (
     check_warmup,
 )
@@ -93,6 +94,15 @@ class LatestVersions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latest: Annotated[int, msgspec.Meta(ge=1)]
 
 
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of `[files]`: a file of the version that is fetched, or whose hash is compared."""
+
+    url: str = ""
+    """Where the file is fetched from. Empty: it is in the version's folder."""
+    sha256: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    """Hexadecimal digest that the file must have. Empty: that of the store is compared, if it has one."""
+
+
 class EmulatedSharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[emulated.sharing]`: coefficients of the interference between workloads that share a GPU."""
 
@@ -150,8 +160,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """python: a call that takes longer is treated as hung; 0: derived from the warm-up runs."""
     load_timeout: str = "0"
     """Time until the model must have been read, loaded and measured; 0: `worker.load_timeout_ns`."""
+    python: str = ""
+    """python: absolute path of the interpreter that runs the model's process; empty: the worker's."""
+    requirements: str = ""
+    """python: file of the packages in the model's own environment, in the version's folder or beside it."""
     memory_limit: str = "0"
     """python: maximum data segment of the model's process; 0: no limit."""
+    files: dict[str, FileEntry] = {}
+    """Path in the version's folder -> its URL and hash."""
     inputs: tuple[TensorEntry, ...] = ()
     outputs: tuple[TensorEntry, ...] = ()
     declared_outputs_only: bool = False
@@ -218,6 +234,8 @@ def _check_keys(path: str, table: dict[str, Any]) -> None:
     """Raise `InvalidModel` naming the known keys if the table, or a table in it, has an unknown key."""
     tables: list[tuple[str, Any, type[msgspec.Struct]]] = [(path, table, Manifest)]
     tables.append((f"{path}: [emulated]", table.get("emulated"), EmulatedTimes))
+    if isinstance(files := table.get("files"), dict):
+        tables += [(f"{path}: [files.{name}]", entry, FileEntry) for name, entry in files.items()]
     for kind in ("inputs", "outputs"):
         if isinstance(entries := table.get(kind), list):
             tables += [(f"{path}: [[{kind}]]", entry, TensorEntry) for entry in entries]
@@ -237,8 +255,7 @@ def _check(path: Path, manifest: Manifest) -> None:
             _check_emulated(f"{path}: emulated", manifest.emulated)
     except InvalidInput as error:
         raise InvalidModel(error.reason) from error
-    if manifest.file and (manifest.file.startswith("/") or ".." in manifest.file.split("/")):
-        raise InvalidModel(f"{path}: file: got {manifest.file!r}, wanted a path in the folder of the version")
+    _check_paths(path, manifest)
     if isinstance(manifest.versions, str) and manifest.versions != ALL_VERSIONS:
         wanted = "'all', { latest = 1 } or names of versions"
         raise InvalidModel(f"{path}: versions: got {manifest.versions!r}, wanted {wanted}")
@@ -251,6 +268,27 @@ def _check(path: Path, manifest: Manifest) -> None:
             raise InvalidModel(
                 f"{path}: outputs: {entry.name}: got warmup or warmup_shape, wanted them in [[inputs]] only"
             )
+
+
+def _check_paths(path: Path, manifest: Manifest) -> None:
+    for key, names in (("file", [manifest.file]), ("requirements", [manifest.requirements]), ("files", manifest.files)):
+        for name in names:
+            if name.startswith("/") or ".." in name.split("/"):
+                raise InvalidModel(f"{path}: {key}: got {name!r}, wanted a path in the folder of the version")
+    for name, file in manifest.files.items():
+        _check_file(f"{path}: files: {name}", file)
+    if manifest.python and not manifest.python.startswith("/"):
+        raise InvalidModel(f"{path}: python: got {manifest.python!r}, wanted the absolute path of an interpreter")
+
+
+def _check_file(where: str, file: FileEntry) -> None:
+    if not (file.url or file.sha256):
+        raise InvalidModel(f"{where}: got neither url nor sha256, wanted one of them")
+    if file.url:
+        try:
+            check_url(file.url)
+        except ValueError as error:
+            raise InvalidModel(f"{where}: url: {error}") from error
 
 
 def _check_emulated(where: str, times: EmulatedTimes) -> None:

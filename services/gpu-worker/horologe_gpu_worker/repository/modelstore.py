@@ -14,7 +14,7 @@ from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel, encodable
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel
 from horologe_gpu_worker.repository.version_inspector import VersionInspector, VersionReport
 from horologe_gpu_worker.repository.version_policy import served_versions
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
@@ -23,6 +23,7 @@ from horologe_gpu_worker.runtimes import RUNTIMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from horologe_gpu_worker.fetching.mirror import Mirror
     from horologe_gpu_worker.repository.content import HashedFile
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
@@ -48,8 +49,12 @@ class ModelStore:
         runtimes: Mapping[str, Callable[[DeviceConfig], Runtime]] = RUNTIMES,
         report: Callable[[str], None] = log.info,
         device: DeviceConfig = HOST_DEVICE,
+        mirror: Mirror | None = None,
     ) -> None:
         self._repository = repository
+        self._mirror = mirror
+        self._listed: set[str] = set()
+        """Models that were listed when the worker started, and not read since."""
         self._inspector = VersionInspector(cache, runtimes, report, device)
         self.inspect_version = self._inspector.inspect_version
         self.stop_measuring = self._inspector.stop_measuring
@@ -66,7 +71,13 @@ class ModelStore:
 
         Raises `InvalidModel` if the repository cannot be read.
         """
-        return [waiting_report(name, version) for name in self._names() for version in self._version_names(name)]
+        if self._mirror is not None:
+            self._mirror.refresh_at_start()
+        names = self._names()
+        self._listed = set(names)
+        if not names and any((self._repository / file).is_file() for file in MODEL_FILES):
+            log.warning("repository is a single model: set NAME=FOLDER to serve it", folder=str(self._repository))
+        return [waiting_report(name, version) for name in names for version in self._version_names(name)]
 
     def scan(self) -> list[ModelReport]:
         """Inspect every model here and return a report for every version, sorted by name and version.
@@ -76,7 +87,7 @@ class ModelStore:
         self._specs, reports = {}, []
         for name in self._names():
             try:
-                folders = self.version_folders(name)
+                folders = self._version_folders(name)
             except InvalidModel as error:
                 reports.append(unreadable_report(name, error.reason))
             else:
@@ -84,10 +95,17 @@ class ModelStore:
         return reports
 
     def version_folders(self, name: str) -> list[Path]:
-        """Return the folders of a model's versions; empty if there is no such model.
+        """List the model where it is, and return the folders of its versions; empty if there is no such model.
 
-        Raises `InvalidModel` if the model has no version, or cannot be read.
+        Raises `InvalidModel` if the model has no version, or cannot be read, and `ModelFailed` if its store fails.
         """
+        if name in self._listed:
+            self._listed.discard(name)
+        elif self._mirror is not None and _is_name(name):
+            self._mirror.refresh(name)
+        return self._version_folders(name)
+
+    def _version_folders(self, name: str) -> list[Path]:
         if not self._exists(name):
             return []
         folder = self._repository / name
@@ -98,7 +116,7 @@ class ModelStore:
         versions = served_versions(folder, found)
         if not versions:
             raise InvalidModel(f"{folder}: got no version folder, wanted {folder / '1'} with the model in it")
-        return versions
+        return versions if self._mirror is None else [self._mirror.located(version) for version in versions]
 
     def content_hash(self, folder: Path) -> str:
         """Return the content of the version that was adopted last; empty if it cannot be served."""
@@ -154,11 +172,11 @@ class ModelStore:
 
     def _exists(self, name: str) -> bool:
         """Return whether the repository has the model. The name comes from the network and must not be a path."""
-        return bool(name) and Path(name).name == name and _is_model_folder(self._repository / name)
+        return _is_name(name) and _is_model_folder(self._repository / name)
 
     def _version_names(self, name: str) -> list[str]:
         try:
-            return [folder.name for folder in self.version_folders(name)]
+            return [folder.name for folder in self._version_folders(name)]
         except InvalidModel:
             return [""]
 
@@ -175,9 +193,10 @@ class ModelStore:
 
         The content that a runtime keeps in host memory is opened whatever the files are now.
         """
-        runtime, folder = self._inspector.runtime(spec.runtime), self._folder(spec)
+        runtime = self._inspector.runtime(spec.runtime)
         if (kept := runtime.open_kept(spec)) is not None:
             return kept
+        folder = self._folder(spec)
         content = self._contents.read(folder)
         content.check_spec(spec)
         report = self._reports.get(folder)
@@ -208,7 +227,12 @@ class ModelStore:
         return self._inline.get(key, True)
 
     def _folder(self, spec: ModelSpec) -> Path:
-        return self._repository / spec.name / spec.version
+        folder = self._repository / spec.name / spec.version
+        return folder if self._mirror is None else self._mirror.located(folder)
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and Path(name).name == name
 
 
 def _is_model_folder(path: Path) -> bool:
@@ -222,6 +246,6 @@ def waiting_report(name: str, version: str) -> ModelReport:
     return ModelReport(ModelSpec(encodable(name), encodable(version), "", (), ()), None, loading=WAITING)
 
 
-def unreadable_report(name: str, reason: str) -> ModelReport:
-    """Return the report of a model without versions."""
-    return ModelReport(ModelSpec(encodable(name), "", "", (), ()), None, encodable(reason))
+def unreadable_report(name: str, reason: str, version: str = "") -> ModelReport:
+    """Return the report of a model without versions, or of a version that was not read."""
+    return ModelReport(ModelSpec(encodable(name), encodable(version), "", (), ()), None, encodable(reason))

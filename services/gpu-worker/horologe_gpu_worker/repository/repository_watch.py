@@ -6,17 +6,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_common.service.log import logger
+from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
 from horologe_gpu_worker.core.lanes import ModelsChanged
+from horologe_gpu_worker.fetching.source import parse_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horologe_gpu_worker.fetching.source import Source
+    from horologe_gpu_worker.settings import WorkerSettings
+
 log = logger("repository")
 
 
-async def watch_repository(folder: Path, report: Callable[[ModelsChanged], None]) -> None:
-    """Report the models in the folder, a resolved path, whose files change. Runs until it is cancelled.
+def watched_source(settings: WorkerSettings) -> Source:
+    """Return the folder to watch. Raise `SettingsError` if the repository is at a URL."""
+    source = parse_source(settings.repository)
+    if source.is_remote:
+        raise SettingsError("setting worker.watch: got true, wanted false, because worker.repository is a URL")
+    return source
+
+
+async def watch_repository(source: Source, report: Callable[[ModelsChanged], None]) -> None:
+    """Report the models of a folder whose files change. Runs until it is cancelled.
 
     Changes within 1.6 s of each other are reported together (`debounce` of watchfiles). Files that are still being
     written then change again, and are reported again. An error of the system, such as the limit of inotify watches, is
@@ -24,10 +37,12 @@ async def watch_repository(folder: Path, report: Callable[[ModelsChanged], None]
     """
     from watchfiles import awatch  # the setting is off by default
 
+    folder = Path(source.place).resolve()
     try:
         async for changes in awatch(folder, watch_filter=None):
             parts = [Path(path).relative_to(folder).parts for _, path in changes]
-            if names := sorted({path[0] for path in parts if path}):
-                report(ModelsChanged(tuple(names)))
+            names = {source.name} if source.name else {path[0] for path in parts if path}
+            if names:
+                report(ModelsChanged(tuple(sorted(names))))
     except OSError as error:
         log.error("repository not watched any more", path=str(folder), error=describe_error(error))

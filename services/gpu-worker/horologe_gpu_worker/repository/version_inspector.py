@@ -76,7 +76,7 @@ class VersionInspector:
         self.contents = ContentHashes()
         self.runtimes: dict[str, Runtime] = {}
         """Runtimes that a model has needed, by name."""
-        self._device = device
+        self._device = device._replace(cache=str(cache))
         self._profiles = ProfileCache(cache, device.cuda, device.share_percent)
         self._factories = runtimes
         self._report = report
@@ -107,7 +107,9 @@ class VersionInspector:
             manifest = read_manifest(folder)
             kind = runtime_name(folder, manifest)
             spec = msgspec.structs.replace(spec, runtime=kind)
+            _check_environment(folder, manifest, kind)
             runtime = self.runtime(kind)
+            runtime.provision(folder, self._report)
             if content_hash and content_hash == content.hash:
                 return VersionReport(ModelReport(spec, None), unchanged=True)
             inspected = msgspec.structs.replace(runtime.inspect(folder), content_hash=content.hash, notes=notes)
@@ -209,6 +211,13 @@ def _describe_error(folder: Path, spec: ModelSpec, error: Exception) -> str:
 def _declares_transfers(manifest: Manifest) -> bool:
     times = manifest.emulated
     return times is not None and bool(times.input_ms or times.output_ms or times.sharing)
+
+
+def _check_environment(folder: Path, manifest: Manifest, runtime: str) -> None:
+    for key in ("python", "requirements"):
+        if runtime != "python" and (got := getattr(manifest, key)):
+            where = manifest_path(folder)
+            raise InvalidModel(f"{where}: {key}: got {got!r}, wanted it only for a model of the runtime 'python'")
 
 
 def runtime_name(folder: Path, manifest: Manifest) -> str:

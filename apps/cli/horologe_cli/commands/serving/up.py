@@ -50,7 +50,9 @@ class ProcessOptions(NamedTuple):
 class UpOptions(NamedTuple):
     """The models, the addresses and the optional services of `horologe up`."""
 
-    models: Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")] = ""
+    models: Annotated[
+        str, typer.Option(help="Folder or URL of the model repository, or of one model.", metavar="[NAME=]PLACE")
+    ] = ""
     demo: Annotated[bool, typer.Option("--demo", help="Serve the models of `horologe demo`.")] = False
     http: Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")] = ""
     grpc: Annotated[str, typer.Option(help="gRPC address, or off. Port 0: any free port.", metavar="HOST:PORT")] = ""
@@ -77,6 +79,8 @@ def up(options: UpOptions, processes: ProcessOptions, drain: DrainSeconds = 10.0
     Examples:
       horologe up --demo
       horologe up --models /srv/models --workers 4
+      horologe up --models s3://bucket/models
+      horologe up --models digits=/srv/digits
       horologe up --http 0.0.0.0:8000 --set http.keys_file=keys/http/keys.toml
       horologe up --split --scheduler edf --set log.level=debug
     """

@@ -133,7 +133,7 @@ def _parameters(facts: ModelFacts) -> tuple[Effect, str]:
     keys = sorted(facts.config.parameters)
     if facts.backend == "python":
         if PYTHON_ENVIRONMENT in keys:
-            return "missing", f"{PYTHON_ENVIRONMENT}: models run with the worker's Python and packages"
+            return "missing", f"{PYTHON_ENVIRONMENT}: set `python` or `requirements` in a model.toml"
         return "used", "given to `initialize`"
     unused = [key for key in keys if key != THREADS or not read_threads(facts.config, facts.backend)]
     return ("limited", f"without effect: {', '.join(unused)}") if unused else ("used", "`threads`")

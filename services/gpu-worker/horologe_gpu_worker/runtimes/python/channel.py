@@ -16,7 +16,7 @@ from horologe_common.status import HorologeError, ModelFailed
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array, encode_array
 from horologe_gpu_worker.repository.manifest import Manifest, duration_ns, size_bytes
-from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, RowsFailed, WarmUpFailed
+from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed, WarmUpFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_gpu_worker.runtime import DeviceConfig
+    from horologe_gpu_worker.runtimes.python.model_environment import ModelEnvironment
 
 CHILD = "horologe_gpu_worker.runtimes.python.model_process"
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
@@ -122,8 +123,16 @@ def pack(arrays: Mapping[str, NDArray[Any]], side: str = "input") -> tuple[tuple
 class ModelProcess:
     """A child process. Call `start` first."""
 
-    def __init__(self, spec: ModelSpec, folder: Path, manifest: Manifest, device: DeviceConfig = HOST_DEVICE) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        folder: Path,
+        manifest: Manifest,
+        device: DeviceConfig,
+        environment: ModelEnvironment,
+    ) -> None:
         self._spec = spec
+        self._environment = environment
         self._folder = folder
         self._manifest = manifest
         self._device = device
@@ -137,8 +146,9 @@ class ModelProcess:
         With `check_content` the process fails if the files have changed since the spec was read. Raises OSError if no
         process can be started.
         """
-        environment = child_environment(os.environ, self._manifest.threads, self._device.environment)
-        self._child = start_isolated(CHILD, environment, self._device.user)
+        variables = child_environment(os.environ, self._manifest.threads, self._device.environment)
+        variables = self._environment.variables(variables)
+        self._child = start_isolated(CHILD, variables, self._device.user, python=self._environment.python)
         self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
         self._packets = PacketSocket(self._child.sock)
         device = self._device.device

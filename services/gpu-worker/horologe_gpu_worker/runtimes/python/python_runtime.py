@@ -21,6 +21,7 @@ from horologe_gpu_worker.repository.model_spec import build_spec, declared_signa
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
 from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, ModelProcess
+from horologe_gpu_worker.runtimes.python.model_environment import find_environment, make_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -171,6 +172,10 @@ class PythonRuntime(Runtime):
         self._device = device
         self.kept = KeptModels(KEPT_MAX, PythonModel.close)
 
+    def provision(self, folder: Path, report: Callable[[str], None]) -> None:
+        """Make the environment of the model unless it exists. Raises `InvalidModel` if that fails."""
+        make_environment(folder, read_manifest(folder), self._device, report)
+
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
@@ -200,7 +205,8 @@ class PythonRuntime(Runtime):
 
     def _create(self, spec: ModelSpec, folder: Path, warm: bool) -> PythonModel:
         manifest = read_manifest(folder)
-        return PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device), warm=warm)
+        environment = find_environment(folder, manifest, self._device)
+        return PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device, environment), warm=warm)
 
 
 class _MeasuredModel(Runtime):
