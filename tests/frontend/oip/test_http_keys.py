@@ -18,7 +18,7 @@ from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 from horologe_frontend.oip.operations import OPERATIONS, Operation
-from horologe_frontend.oip.routes import find_route
+from horologe_frontend.oip.routes import parse_route
 from horologe_frontend.tls import NO_TLS, TlsSettings
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def test_every_route_needs_its_scope(method: str, path: str, permitted: set[str]
 
 
 def test_every_operation_with_a_scope_is_tested() -> None:
-    tested = {find_route(method, path).name for method, path, _ in ROUTES if ".." not in path and "nope" not in path}
+    tested = {parse_route(method, path).name for method, path, _ in ROUTES if ".." not in path and "nope" not in path}
     assert tested == {name for name, scope in SCOPES.items() if scope is not None}
     assert Operation("a new one", "GET", "/new", "").scope is Scope.MANAGE
 

@@ -34,7 +34,7 @@ from horologe_frontend.oip.models_http import ModelsHandler
 from horologe_frontend.oip.openapi import openapi_document
 from horologe_frontend.oip.operations import OPEN_PATHS
 from horologe_frontend.oip.response_json import LiveJson, ReadyJson
-from horologe_frontend.oip.routes import HttpRoute, find_route
+from horologe_frontend.oip.routes import CACHED_PATH, HttpRoute, cached_route, parse_route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -124,7 +124,9 @@ class OipHandler:
         cancelled. An inference without Content-Encoding runs in callbacks. Every other operation runs in a task.
         """
         try:
-            route = find_route(request.method, request.path)
+            path = request.path
+            find_route = cached_route if len(path) <= CACHED_PATH else parse_route
+            route = find_route(request.method, path)
             headers = request.headers
             if route.operation.scope is not Scope.MANAGE:
                 self._authorize(route, request)

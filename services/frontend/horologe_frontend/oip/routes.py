@@ -27,14 +27,18 @@ class HttpRoute(NamedTuple):
         return self.operation.name
 
 
-def find_route(method: str, path: str) -> HttpRoute:
+def parse_route(method: str, path: str) -> HttpRoute:
     """Return the route of a request. Raise `HttpError` 404 for an unknown path, 405 for another method."""
-    routes = _cached_routes(path) if len(path) <= CACHED_PATH else _parse_path(path)
+    routes = _parse_path(path)
     route = routes.get(method)
     if route is None:
         allowed = ", ".join(routes)
         raise HttpError(405, f"method: got {method[:20]}, wanted {allowed}", ((b"allow", allowed.encode()),))
     return route
+
+
+cached_route = lru_cache(maxsize=1024)(parse_route)
+"""`parse_route` with a cache, for paths up to `CACHED_PATH`."""
 
 
 def _parse_path(path: str) -> dict[str, HttpRoute]:
@@ -50,9 +54,6 @@ def _parse_path(path: str) -> dict[str, HttpRoute]:
             version = parameters.get("{version}", "")
             return {method: HttpRoute(operation, model, version) for method, operation in operations.items()}
     raise HttpError(404, "unknown path")
-
-
-_cached_routes = lru_cache(maxsize=1024)(_parse_path)
 
 
 def _match_segments(template: tuple[str, ...], segments: list[str]) -> dict[str, str] | None:
