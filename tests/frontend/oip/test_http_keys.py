@@ -119,7 +119,11 @@ def test_every_route_needs_its_scope(method: str, path: str, permitted: set[str]
 
 
 def test_every_operation_with_a_scope_is_tested() -> None:
-    tested = {parse_route(method, path).name for method, path, _ in ROUTES if ".." not in path and "nope" not in path}
+    tested = {
+        parse_route(method, path).operation.name
+        for method, path, _ in ROUTES
+        if ".." not in path and "nope" not in path
+    }
     assert tested == {name for name, scope in SCOPES.items() if scope is not None}
     assert Operation("a new one", "GET", "/new", "").scope is Scope.MANAGE
 

@@ -70,7 +70,7 @@ class ApplicationsHandler:
     async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
         """Return the response. Raise `HorologeError` if the operation fails. `held` counts the memory that it takes."""
         name = route.model
-        match route.name:
+        match route.operation.name:
             case "applications":
                 states = await self._call(ApplicationInfo(0))
                 return json_response(ApplicationsJson([application_json(state) for state in states]))

@@ -130,7 +130,7 @@ class OipHandler:
             headers = request.headers
             if route.operation.scope is not Scope.MANAGE:
                 self._authorize(route, request)
-            if route.name != "infer" or b"content-encoding" in headers or _is_long(request):
+            if route.operation.name != "infer" or b"content-encoding" in headers or _is_long(request):
                 return _start_task(request, respond, partial(self._respond, route, request))
             header_length = headers.get(HEADER_LENGTH)
             inference = self._known_requests.read(self._find_spec(route), route.version, request.body, header_length)
@@ -180,7 +180,7 @@ class OipHandler:
             return _failed(request, error, answer.id)
 
     async def _respond(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
-        if route.name == "infer":
+        if route.operation.name == "infer":
             body, spec = await self._body(request, held), self._find_spec(route)
             header_length = request.headers.get(HEADER_LENGTH)
             steps = read_in_steps(spec, route.version, body, header_length, self._settings.json_limit_bytes)
@@ -198,22 +198,22 @@ class OipHandler:
     async def _serve(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         if route.operation.scope is not Scope.MANAGE:
             return await self._serve_route(route, request, held)
-        with audited(self._client_of(request), "http", route.name.removeprefix("application_"), route.model):
+        with audited(self._client_of(request), "http", route.operation.name.removeprefix("application_"), route.model):
             self._authorize(route, request)
             return await self._serve_route(route, request, held)
 
     async def _serve_route(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
-        if route.name.startswith("application"):
+        if route.operation.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request, held), held)
-        if route.name in FILES:
-            return console_file(route.name)
-        if route.name == "console_events":
+        if route.operation.name in FILES:
+            return console_file(route.operation.name)
+        if route.operation.name == "console_events":
             return self._console.open_stream(request.headers)
-        if route.name == "openapi":
+        if route.operation.name == "openapi":
             return HttpResponse(200, await asyncio.to_thread(openapi_document))
-        if route.name == "live":
+        if route.operation.name == "live":
             return json_response(LiveJson(True))
-        if route.name == "ready":
+        if route.operation.name == "ready":
             ready = self._is_ready()
             return json_response(ReadyJson(ready), 200 if ready else 503)
         return await self._models.handle_route(route, request, await self._body(request, held))

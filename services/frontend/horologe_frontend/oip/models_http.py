@@ -52,8 +52,8 @@ class ModelsHandler:
 
     async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the response. Raise `HorologeError` or `HttpError` if the operation fails."""
-        if route.name in ("load", "unload"):
-            is_load = route.name == "load"
+        if route.operation.name in ("load", "unload"):
+            is_load = route.operation.name == "load"
             message = _decode_optional(body, LoadJson) if is_load else _decode_optional(body, UnloadJson)
             index = await self._documents.load(route.model, is_load, message.parameters)
             return json_response(index) if is_load else HttpResponse(200)
@@ -61,7 +61,7 @@ class ModelsHandler:
 
     def _describe(self, route: HttpRoute, body: bytes) -> HttpResponse:
         documents, model, version = self._documents, route.model, route.version
-        match route.name:
+        match route.operation.name:
             case "index":
                 return json_response(documents.index(_decode_optional(body, IndexJson).ready))
             case "server":

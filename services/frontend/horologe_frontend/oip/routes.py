@@ -21,11 +21,6 @@ class HttpRoute(NamedTuple):
     version: str = ""
     """Empty: the path names no version."""
 
-    @property
-    def name(self) -> str:
-        """Return the name of the operation."""
-        return self.operation.name
-
 
 def parse_route(method: str, path: str) -> HttpRoute:
     """Return the route of a request. Raise `HttpError` 404 for an unknown path, 405 for another method."""

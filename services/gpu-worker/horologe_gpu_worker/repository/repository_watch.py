@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ async def watch_repository(source: Source, report: Callable[[ModelsChanged], Non
     """
     from watchfiles import awatch  # the setting is off by default
 
-    folder = Path(source.place).resolve()
+    folder = Path(os.path.realpath(source.place))
     try:
         async for changes in awatch(folder, watch_filter=None):
             parts = [Path(path).relative_to(folder).parts for _, path in changes]
