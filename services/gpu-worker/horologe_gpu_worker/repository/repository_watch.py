@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,23 +9,22 @@ from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
 from horologe_gpu_worker.core.lanes import ModelsChanged
-from horologe_gpu_worker.fetching.source import parse_source
+from horologe_gpu_worker.fetching.source import Source, parse_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_gpu_worker.fetching.source import Source
     from horologe_gpu_worker.settings import WorkerSettings
 
 log = logger("repository")
 
 
 def watched_source(settings: WorkerSettings) -> Source:
-    """Return the folder to watch. Raise `SettingsError` if the repository is at a URL."""
+    """Return the folder to watch, as a resolved path. Raise `SettingsError` if the repository is at a URL."""
     source = parse_source(settings.repository)
     if source.is_remote:
         raise SettingsError("setting worker.watch: got true, wanted false, because worker.repository is a URL")
-    return source
+    return Source(source.name, str(Path(source.place).resolve()))
 
 
 async def watch_repository(source: Source, report: Callable[[ModelsChanged], None]) -> None:
@@ -38,7 +36,7 @@ async def watch_repository(source: Source, report: Callable[[ModelsChanged], Non
     """
     from watchfiles import awatch  # the setting is off by default
 
-    folder = Path(os.path.realpath(source.place))
+    folder = Path(source.place)
     try:
         async for changes in awatch(folder, watch_filter=None):
             parts = [Path(path).relative_to(folder).parts for _, path in changes]
