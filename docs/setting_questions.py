@@ -30,8 +30,8 @@ QUESTIONS = {
         frontend.max_pending frontend.max_request_bytes frontend.staging_bytes controller.max_queued
         links.max_frame_bytes links.max_connections http.max_connections http.max_requests http.client_share
         http.held_limit_bytes http.body_limit_bytes http.json_limit_bytes http.refused_status selector.predictions
-        selector.unsaved selector.contexts_memory selector.pipeline_runs selector.pipeline_staging_bytes
-        selector.pipeline_memory_bytes
+        selector.unsaved selector.contexts_memory selector.streams selector.pipeline_runs
+        selector.pipeline_staging_bytes selector.pipeline_memory_bytes
     """,
     "How long may it take?": """
         frontend.best_effort_ns frontend.grace_ns frontend.default_lead_ns frontend.load_timeout_ns

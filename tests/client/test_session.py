@@ -77,6 +77,7 @@ def test_another_msgpack_reads_what_is_sent() -> None:
         "",
         "",
         "",
+        None,
     ]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", [], 256 << 20]]]]
 

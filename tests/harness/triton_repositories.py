@@ -175,7 +175,7 @@ def triton_cases() -> dict[str, TritonCase]:
         "decoupled": TritonCase(
             'backend: "python"\nmodel_transaction_policy { decoupled: True }\n' + VECTOR,
             {"1/model.py": UPPER.encode()},
-            missing="model_transaction_policy.decoupled: a request gets exactly one answer",
+            missing="model_transaction_policy.decoupled: only `predict_stream` of a class `Model` streams",
         ),
         "unknown": TritonCase(
             'backend: "onnxruntime"\nmax_batch_sizes: 4\n' + VECTOR,

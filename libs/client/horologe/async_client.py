@@ -11,6 +11,7 @@ from horologe.core.client_feedback import feedback_messages, find_application, r
 from horologe.core.encoding import Signature
 from horologe.core.pending_requests import GRACE_MS, PredictOptions
 from horologe.core.session import Session
+from horologe.item_streams import AsyncItemStream
 from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
 from horologe.transport.loop_link import LoopLink
 from horologe_common import wire
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
-    from horologe.core.pending_requests import AskOptions, Options
+    from horologe.core.pending_requests import AskOptions, Options, StreamOptions
     from horologe.core.reply import Reply
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
@@ -115,6 +116,14 @@ class AsyncClient:
         request.request_id = self._session.predict(now_ns, request, model, inputs, PredictOptions(**options))
         self._link.post()
         return request
+
+    def stream(self, model: str, inputs: Any, **options: Unpack[StreamOptions]) -> AsyncItemStream:
+        """Start a stream, and return an asynchronous iterator over its items. See `Client.stream`."""
+        self._link.attach()
+        items, now_ns = AsyncItemStream(self._link), time.monotonic_ns()
+        items.request_id = self._session.stream(now_ns, items, model, inputs, PredictOptions(**options))
+        self._link.post()
+        return items
 
     async def models(self, name: str | None = None, *, timeout: float = 5.0) -> list[ModelState]:
         """Return the models of the repository, or all versions of one. Raises `UnknownModel`."""

@@ -10,6 +10,7 @@ from horologe.core.client_feedback import feedback_messages, find_application, r
 from horologe.core.encoding import Signature
 from horologe.core.pending_requests import GRACE_MS, PredictOptions
 from horologe.core.session import Session
+from horologe.item_streams import ItemStream
 from horologe.transport.blocking_link import Handle, ThreadLinks
 from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
 from horologe_common import wire
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from horologe.core.encoding import Signatures
-    from horologe.core.pending_requests import AskOptions, Options
+    from horologe.core.pending_requests import AskOptions, Options, StreamOptions
     from horologe.core.reply import Reply
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
@@ -129,6 +130,24 @@ class Client:
             handle.request_id = link.session.predict(now_ns, handle, model, inputs, PredictOptions(**options))
             link.post(now_ns)
         return handle
+
+    def stream(self, model: str, inputs: Any, **options: Unpack[StreamOptions]) -> ItemStream:
+        """Start a stream, and return an iterator over its items, each as `predict` returns outputs.
+
+        `options`: those of `predict`, where `slo_ms` and `timeout` are the deadline of the whole stream;
+        `first_item_ms` and `gap_ms`, the time until the first item and between two. The server makes a few items ahead
+        of the caller, and waits until the caller takes them. A model that does not stream gives one item.
+
+        The iterator raises what `predict` does, after the items that came before: `Late` if an item is not there in
+        time, `Lost` if its worker dies. `close()`, or the end of a `with` block, cancels the stream.
+        """
+        link = self._links.current()
+        items = ItemStream(link)
+        with link.lock:
+            now_ns = time.monotonic_ns()
+            items.request_id = link.session.stream(now_ns, items, model, inputs, PredictOptions(**options))
+            link.post(now_ns)
+        return items
 
     def models(self, name: str | None = None, *, timeout: float = 5.0) -> list[ModelState]:
         """Return the models of the repository, or all versions of one. Raises `UnknownModel`."""

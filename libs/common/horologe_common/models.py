@@ -24,6 +24,10 @@ PAGE_PARTS = 8
 """Models whose runtime maps no pages share them in eighths, 2 MiB each. An ONNX Runtime session on the CPU takes 0.1
 MiB with a linear model, 2 MiB with a small CNN."""
 
+NEXT_STEP, FIRST_STEP = 1, 2
+"""Batch sizes of a model that streams. An action is one step: the first step of a stream, which may take longer, counts
+as two rows. So it has a profile and estimates of its own, and never shares an action with another step."""
+
 DTYPES: dict[str, np.dtype[np.generic]] = {
     "BOOL": np.dtype("?"), "UINT8": np.dtype("u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"),
     "UINT64": np.dtype("<u8"), "INT8": np.dtype("i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"),
@@ -82,6 +86,12 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """What a request counts under overload, as a multiple of other models' requests."""
     guaranteed_rate: float = 0.0
     """Requests per second that are served before others' requests are: a model that gets less counts more."""
+    streams: bool = False
+    """True if the model yields its outputs as items of a stream. Its batch sizes are `NEXT_STEP` and `FIRST_STEP`."""
+    first_ns: int = 0
+    """Default time until the first item of a stream; 0: none."""
+    gap_ns: int = 0
+    """Default time between two items of a stream; 0: none."""
 
     @property
     def has_signature(self) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel
-from horologe_common.wire import Answer, Cancel, Predict
+from horologe_common.wire import Answer, Cancel, ItemsTaken, Predict
 from horologe_frontend.console.traffic import Totals, read_totals
 
 if TYPE_CHECKING:
@@ -41,8 +41,12 @@ class Gateway:
         self._reactor.attach(self._address, self.deliver)
 
     def deliver(self, message: Any, buffers: Sequence[Buffer]) -> None:
-        """Complete the call with the id of this message. Replies to cancelled calls are dropped."""
-        on_reply = self.callbacks.pop(message.id, None)
+        """Complete the call with the id of this message. Replies to cancelled calls are dropped.
+
+        Items of a stream come before its Answer, and do not complete the call.
+        """
+        is_item = isinstance(message, Answer) and message.more
+        on_reply = self.callbacks.get(message.id) if is_item else self.callbacks.pop(message.id, None)
         if on_reply is None:
             return
         try:
@@ -72,6 +76,10 @@ class Gateway:
         """Drop the reply to a Predict. The core gets a Cancel, unless the reply has been delivered."""
         if self.callbacks.pop(key, None):
             self._reactor.post(self._address, self.core.address, Cancel((key,)))
+
+    def take_items(self, key: int, items: int) -> None:
+        """Report to the core how many items of a stream its receiver has taken so far."""
+        self._reactor.post(self._address, self.core.address, ItemsTaken(key, items))
 
     async def predict(
         self, predict: Predict, buffers: Sequence[Buffer], client: str

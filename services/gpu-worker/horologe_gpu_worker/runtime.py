@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec, Profile
     from horologe_gpu_worker.execution.workspace import Workspace
+    from horologe_gpu_worker.runtimes.open_streams import Step
 
 
 class ProcessFailed(ModelFailed):
@@ -87,6 +88,13 @@ class OpenModel:
     def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch of made-up inputs without logging an exception of the model."""
         return self.run(batch_size, inputs)
+
+    def step(self, step: Step, inputs: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
+        """Run one step of a stream. Return its item, and whether more may follow; see `OpenStreams.step`."""
+        raise ModelFailed("the model does not stream")
+
+    def end_streams(self, owner: str, streams: tuple[int, ...] = ()) -> None:
+        """Drop the state of these streams of an owner, or of all of them; see `OpenStreams.end`."""
 
     def copy_in(self, rows: int) -> None:
         """INPUT: copy `rows` rows of input."""

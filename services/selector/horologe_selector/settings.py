@@ -53,6 +53,8 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names of further environment variables that drivers get, as `worker.model_environment` for models."""
     pipeline_user: str = ""
     """User that drivers run as, if the selector runs as root. Empty: the user of the selector."""
+    streams: Annotated[int, Meta(ge=0)] = 1000
+    """Maximum number of open streams. Further ones are refused."""
     losses: tuple[str, ...] = ()
     """Additional losses that applications can name, as `NAME=MODULE:FUNCTION`. The function gets (truth, value) and
     returns a loss from 0 to 1."""

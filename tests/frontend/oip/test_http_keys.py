@@ -75,6 +75,10 @@ ROUTES: list[tuple[str, str, set[str]]] = [
     ("POST", "/v2/models/slow/infer", set()),
     ("POST", "/v2/models/echo/versions/9/infer", {"user"}),
     ("POST", "/v2/models/late/versions/1/infer", set()),
+    ("POST", "/v2/models/echo/generate", {"user"}),
+    ("POST", "/v2/models/slow/generate", set()),
+    ("POST", "/v2/models/echo/versions/9/generate_stream", {"user"}),
+    ("POST", "/v2/models/slow/generate_stream", set()),
     ("POST", "/v2/models/unknown/infer", set()),  # as for a model that exists
     ("POST", "/v2/models/%65cho/infer", {"user"}),
     ("POST", "/v2/models/%73low/infer", set()),

@@ -17,6 +17,8 @@ DOCUMENTED = [
 NAMES = {"{model}": "echo", "{version}": "10", "{application}": "digits", "{repository}": "main", "{region}": "r"}
 BODIES: dict[str, Any] = {
     "infer": GOOD,
+    "generate": {"in": [1, 2, 3, 4]},
+    "generate_stream": {"in": [[1, 2, 3, 4]]},
     "application_predict": GOOD,
     "application_declare": {"models": ["echo"]},
     "application_feedback": {"prediction_id": "01", "truths": [1]},

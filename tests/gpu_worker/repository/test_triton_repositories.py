@@ -123,7 +123,7 @@ def test_outputs_that_the_configuration_leaves_out_are_not_answered(store: Model
     [
         ("        self.request_id = requests[0].request_id()", "request_id: models get no data of a request"),
         ("        pb_utils.MetricFamily(name='m')", "triton_python_backend_utils.MetricFamily"),
-        ("        requests[0].get_response_sender()", "get_response_sender: a request gets exactly one answer"),
+        ("        requests[0].get_response_sender()", "get_response_sender: `execute` returns one answer"),
         ("        [request.timeout() for request in requests]", "timeout: models get no data of a request"),
     ],
 )

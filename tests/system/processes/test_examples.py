@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-NEEDS = {"scikit-learn": "sklearn", "torch": "torch", "function": "numpy"}
+NEEDS = {"scikit-learn": "sklearn", "torch": "torch", "function": "numpy", "text": "numpy"}
 """Example -> the module it needs."""
 LINES = 25
 PATIENCE_MS = 20_000
@@ -60,3 +60,13 @@ def test_the_torch_module_knows_distances(examples: Client) -> None:
 def test_the_function_counts_words(examples: Client) -> None:
     texts = np.array([[b"to be or not to be"], [b""], ["größer als".encode()]], object)
     assert examples.predict("function", texts, slo_ms=PATIENCE_MS)[:, 0].tolist() == [6, 0, 2]
+
+
+def test_the_text_is_generated_token_by_token(examples: Client) -> None:
+    inputs = {"text_input": ["The statement "], "max_tokens": [40], "seed": [1]}
+    texts = [
+        b"".join(item["text_output"][0] for item in examples.stream("text", inputs, first_item_ms=PATIENCE_MS))
+        for _ in range(2)
+    ]
+    assert len(texts[0].decode()) == 40
+    assert texts[0] == texts[1]

@@ -35,6 +35,8 @@ class SimModel(msgspec.Struct, frozen=True):
     """Dynamic models: time of a batch without its rows."""
     skill: Skill | None = None
     """Classifiers, whose output is `LABEL`: their accuracy."""
+    items: int = 0
+    """Items of each of its streams. 0: it does not stream."""
     noise: Noise | None = None
     """Noise of its EXECs. None: the noise of the device."""
     co_located: CoLocatedModel | None = None

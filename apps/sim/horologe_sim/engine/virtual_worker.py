@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_gpu_worker.runtimes.open_streams import Step
     from horologe_sim.engine.noise import Noise
     from horologe_sim.engine.simulated_device import SimModel
     from horologe_sim.engine.simulated_process import Process
@@ -58,6 +59,8 @@ class WorkerDevice(SimulatedDevice):
         self.violations = meter.violations
         self.loaded: dict[tuple[int, str], str] = {}
         """(share, model) -> content hash of the loaded copy."""
+        self.streams: dict[tuple[int, str, str, int], int] = {}
+        """Last step of each open stream, by share, model, owner and number."""
         self._lanes_in_time: dict[tuple[int, str], LaneInTime] = {}
 
     def inline_io(self, model: str) -> bool:
@@ -129,6 +132,10 @@ class WorkerDevice(SimulatedDevice):
                 begun = msgspec.structs.replace(begun, models=reports)
             case "input":
                 begun = msgspec.structs.replace(begun, staged=todo.inputs)
+            case "end":
+                self._end_streams(todo)
+            case "exec" if begun.status == Status.OK and todo.step is not None:
+                begun = self._run_step(todo, todo.step, begun)
             case "exec" if begun.status == Status.OK:
                 model = self.models[todo.model]
                 outputs = outputs_of(model.report.spec, model.skill, todo.inputs or todo.staged or (), todo.rows)
@@ -139,6 +146,25 @@ class WorkerDevice(SimulatedDevice):
         self._report(begun)
         self._lane_of(todo.share, todo.lane).release(self.process.now_ns)
 
+    def _run_step(self, todo: Operation, step: Step, begun: Finished) -> Finished:
+        """Return the end of a step, with its item. A step of a stream that is not open here is LOST."""
+        key, model = (todo.share, todo.model, step.owner, step.stream), self.models[todo.model]
+        if self.streams.get(key, 0) != step.number - 1:
+            return msgspec.structs.replace(begun, status=Status.LOST, reason="its state is not here any more")
+        if more := step.number < model.items:
+            self.streams[key] = step.number
+        else:
+            self.streams.pop(key, None)
+        outputs = outputs_of(model.report.spec, None, todo.inputs, 1)
+        return msgspec.structs.replace(begun, outputs=outputs, more=more)
+
+    def _end_streams(self, todo: Operation) -> None:
+        for key in list(self.streams):
+            share, model, owner, stream = key
+            is_meant = share == todo.share and todo.model in ("", model) and owner == todo.owner
+            if is_meant and (not todo.streams or stream in todo.streams):
+                del self.streams[key]
+
     def _report(self, finished: Finished) -> None:
         self.meter.ended[finished.lane, Status(finished.status).name] += 1
         self.process.post(self.lanes, self.worker, finished)
@@ -146,7 +172,7 @@ class WorkerDevice(SimulatedDevice):
     def _duration_ns(self, todo: Operation) -> int:
         if todo.lane == "scan":
             return SCAN_NS
-        if todo.lane == "unload" or todo.model not in self.models:
+        if todo.lane in ("unload", "end") or todo.model not in self.models:
             return 0
         match todo.lane:
             case "input":

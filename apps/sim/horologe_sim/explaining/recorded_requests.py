@@ -128,6 +128,7 @@ class ControllerObserver(CoreObserver):
             self._on_result(now_ns, core, sender, message)
         elif isinstance(message, Submit) and (request := self.targets.get((message.holder, message.input_id))):
             submit = SubmitHistory(sender, message.id, message.model, now_ns, now_ns + message.budget_ns)
+            submit.step = 0 if message.step is None else message.step.number
             key = sender, message.id, now_ns  # the later of two recordings contains more of the request
             others = [s for s in request.submits if (s.submitter, s.submit_id, s.arrived_ns) != key]
             request.submits = [*others, submit]

@@ -48,7 +48,8 @@ def explain(request: RequestHistory) -> Explanation:
     parts = split_time(request, submit, attempt)
     ahead = describe_ahead(submit, attempt) if submit else []
     if submit and len(request.submits) > 1:
-        ahead.insert(0, f"It called {len(request.submits)} models. The last to end was {submit.model}.")
+        did = f"It ran {len(request.submits)} steps" if submit.step else f"It called {len(request.submits)} models"
+        ahead.insert(0, f"{did}. The last to end was {f'step {submit.step} of ' * bool(submit.step)}{submit.model}.")
     if not submit and request.request_id:
         ahead.append(NO_SUBMIT)
     return Explanation(describe_end(request, submit, attempt), parts, ahead, find_remedies(request, submit, attempt))

@@ -65,6 +65,8 @@ class SubmitHistory(msgspec.Struct):
     """Time by which the deadline was too early: as the controller answered, or for a request that waited, until
     the work ahead of it at its end is done. 0: not known, or it would not help."""
     ended_ns: int = 0
+    step: int = 0
+    """Number of the step of a stream. 0: it is none."""
 
 
 class RequestHistory(msgspec.Struct):

@@ -89,6 +89,12 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times by the share of a device and its neighbours, as in `[emulated.sharing]`, instead of `exec_ms`."""
     batch_sizes: tuple[Positive, ...] = BATCH_SIZES
     """Batch sizes of a model with `sharing`."""
+    items: Number = 0
+    """Items of each of its streams; `exec_ms` then has the times of a later step (1) and of the first one (2). 0: it
+    does not stream."""
+    first_item_ns: Duration = 0
+    gap_ns: Duration = 0
+    """Deadlines of the items."""
     base_ms: Milliseconds = 0.0
     """With execution times of requests (`Scenario.requests`): time of a batch without its rows."""
 
@@ -271,6 +277,9 @@ def _copies(entry: ModelEntry, percent: float = 100.0, activity: DeviceActivity 
     output = LABEL if entry.accuracy else TensorSpec("y", datatype, (-1, 1))
     inputs, size = (TensorSpec("x", datatype, (-1, 1)),), round(entry.weights_mb * MIB)
     spec = ModelSpec(entry.name, "1", "emulated", inputs, (output,), sizes, weights_bytes=size, cache=entry.cache)
+    if entry.items:
+        limits = {"first_ns": entry.first_item_ns, "gap_ns": entry.gap_ns}
+        spec = msgspec.structs.replace(spec, streams=True, batched=False, **limits)
     specs = [msgspec.structs.replace(spec, name=name, content_hash=name, slo_ns=entry.slo_ns) for name in entry.names()]
     return [_sim_model(entry, spec, percent, activity) for spec in specs]
 
@@ -283,4 +292,5 @@ def _sim_model(entry: ModelEntry, spec: ModelSpec, percent: float, activity: Dev
         times = co_located_model(f"model {entry.name}", spec.name, entry.sharing, percent, activity)
     exec_ns = {size: times.solo_ns(size) if times else ms(entry.exec_ms[size]) for size in spec.batch_sizes}
     report = ModelReport(spec, Profile(exec_ns, max(1, ms(entry.load_ms))))
-    return SimModel(report, ms(entry.input_ms), ms(entry.output_ms), skill=skill, noise=entry.noise, co_located=times)
+    transfers_ns = ms(entry.input_ms), ms(entry.output_ms)
+    return SimModel(report, *transfers_ns, skill=skill, items=entry.items, noise=entry.noise, co_located=times)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
-from horologe_common.wire import HEADER_LIMIT, AnyMessage, Cancel, Envelope
+from horologe_common.wire import HEADER_LIMIT, AnyMessage, Cancel, Envelope, ItemsTaken
 from horologe_common.wire.frames import pack
 
 if TYPE_CHECKING:
@@ -28,10 +28,12 @@ class Outbox:
         self._pending = pending
         self._calls: list[Call] = []
         self._cancels: list[int] = []
+        self._takes: dict[int, int] = {}
+        """Items taken so far, by stream."""
         self.add = self._calls.append
 
     def __bool__(self) -> bool:
-        return bool(self._calls or self._cancels)
+        return bool(self._calls or self._cancels or self._takes)
 
     def pop_predictions(self) -> list[Call]:
         """Remove and return the requests that are not sent yet, without other messages."""
@@ -44,9 +46,15 @@ class Outbox:
         if call.sent and call.sent == self.connection:
             self._cancels.append(call.id)
 
+    def take_items(self, call: Call, items: int) -> None:
+        """Report how many items of a stream were taken, if it was sent over this connection."""
+        if call.sent and call.sent == self.connection:
+            self._takes[call.id] = items
+
     def clear_cancels(self) -> None:
-        """Drop the cancellations, because the connection is lost."""
+        """Drop the cancellations and reports, because the connection is lost."""
         self._cancels.clear()
+        self._takes.clear()
 
     def packets(self, now_ns: int) -> list[Packet]:
         """Return everything in packets that a frontend accepts. End a request with `TooLarge` if it never would."""
@@ -64,6 +72,13 @@ class Outbox:
         self._calls.clear()
         if calls:
             packets += self._pack(calls, now_ns)
+        if self._takes:
+            takes = [ItemsTaken(key, items) for key, items in self._takes.items()]
+            packets += [
+                pack([Envelope("", "", list(takes[at : at + PACKET_CALLS]))], ())
+                for at in range(0, len(takes), PACKET_CALLS)
+            ]
+            self._takes.clear()
         if self._cancels:
             for at in range(0, len(self._cancels), CANCEL_IDS):
                 packets.append(message_packet(Cancel(tuple(self._cancels[at : at + CANCEL_IDS]))))

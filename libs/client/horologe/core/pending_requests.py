@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.status import HorologeError, InvalidInput, Lost, Refused
-from horologe_common.wire import AnyMessage, Predict, Tensor
+from horologe_common.wire import STREAM_IDLE_NS, AnyMessage, Predict, StreamLimits, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,6 +50,15 @@ class Options(AskOptions, total=False):
     """Name of the caller's application: execution times are measured per model and application."""
 
 
+class StreamOptions(Options, total=False):
+    """Options of a stream, in both clients. `slo_ms` and `timeout` are the deadline of the whole stream."""
+
+    first_item_ms: float | None
+    """Time until the first item, in milliseconds. Default: as the model declares."""
+    gap_ms: float | None
+    """Time between two items, in milliseconds. Default: as the model declares."""
+
+
 class PredictOptions(msgspec.Struct, frozen=True):
     """The values of `Options`, with their defaults. Raises `TypeError` for an unknown name."""
 
@@ -61,6 +70,8 @@ class PredictOptions(msgspec.Struct, frozen=True):
     context: str = ""
     content_hash: bool = False
     traceparent: str = ""
+    first_item_ms: float | None = None
+    gap_ms: float | None = None
 
 
 NO_OPTIONS = PredictOptions()
@@ -90,10 +101,14 @@ class Call(msgspec.Struct, eq=False):
     """The input was one array, so a single output is returned as an array."""
     inputs: tuple[Tensor, ...] = ()
     buffers: Sequence[Buffer] = ()
+    stream: StreamLimits | None = None
+    """The outputs come as items. Its sink is an `ItemBuffer`."""
     size: int = 0
     """Bytes of the inputs."""
     sent: int = 0
     """Number of the connection on which it was sent. 0: not sent yet."""
+    has_deadline: bool = False
+    """It has a deadline: its own, or the SLO of its model."""
     refusal: str = ""
     """Why the server could not give the signature yet."""
 
@@ -120,6 +135,7 @@ class Call(msgspec.Struct, eq=False):
             options.content_hash,
             now_ns,
             traceparent=options.traceparent,
+            stream=self.stream,
         )
 
 
@@ -156,7 +172,18 @@ class PendingRequests:
     def add(self, call: Call, slo_ns: int = 0) -> None:
         """Add the request, or set its timer again when the SLO of its model has arrived."""
         self._calls[call.id] = call
-        self._deadlines.push(call.id, call.begun_ns + (call.budget_ns or slo_ns or BEST_EFFORT_NS) + self.grace_ns)
+        budget_ns = call.budget_ns or slo_ns
+        if call.stream is not None and not budget_ns:
+            self.renew_stream(call.begun_ns, call)
+            return
+        self._deadlines.push(call.id, call.begun_ns + (budget_ns or BEST_EFFORT_NS) + self.grace_ns)
+        call.has_deadline = bool(budget_ns)
+
+    def renew_stream(self, now_ns: int, call: Call) -> None:
+        """Set the timer of a stream again, which has moved. One with a deadline as a whole keeps it."""
+        if call.stream is not None and not call.has_deadline:
+            longest_ns = max(call.stream.first_ns, call.stream.gap_ns, BEST_EFFORT_NS, STREAM_IDLE_NS)
+            self._deadlines.push(call.id, now_ns + longest_ns + self.grace_ns)
 
     def add_bytes(self, call: Call, size: int) -> None:
         """Add the bytes of a request's inputs. Raises `Refused` if there are too many."""
@@ -197,12 +224,15 @@ class PendingRequests:
         self._deadlines.check()
 
 
-def parse_budget_ns(slo_ms: float | None, timeout: float | None) -> int:
-    """Return the smaller of `slo_ms` and `timeout` (s) in nanoseconds, 0 without either. Raises `InvalidInput`."""
+def parse_budget_ns(slo_ms: float | None, timeout: float | None, name: str = "slo_ms") -> int:
+    """Return the smaller of `slo_ms` and `timeout` (s) in nanoseconds, 0 without either. Raises `InvalidInput`.
+
+    `name`: the option that `slo_ms` is.
+    """
     if timeout is None and type(slo_ms) in (int, float) and 0 < slo_ms <= LONGEST_MS:  # type: ignore[operator]
         return int(slo_ms * 1_000_000) or 1  # type: ignore[operator]  # the usual case: a fifth of the time
     granted = LONGEST_MS + 1
-    for name, value, factor in (("slo_ms", slo_ms, 1.0), ("timeout", timeout, 1e3)):
+    for field, value, factor in ((name, slo_ms, 1.0), ("timeout", timeout, 1e3)):
         if value is None:
             continue
         try:
@@ -210,9 +240,15 @@ def parse_budget_ns(slo_ms: float | None, timeout: float | None) -> int:
         except (TypeError, ValueError):
             millis = math.nan
         if not 0 < millis <= LONGEST_MS:
-            raise InvalidInput(f"{name}: got {value!r}, wanted a number over 0 and of at most a day")
+            raise InvalidInput(f"{field}: got {value!r}, wanted a number over 0 and of at most a day")
         granted = min(granted, millis)
     return max(1, ms(granted)) if granted <= LONGEST_MS else 0
+
+
+def parse_limits(options: PredictOptions) -> StreamLimits:
+    """Return the deadlines of the items of a stream. Raises `InvalidInput`."""
+    first_ns = parse_budget_ns(options.first_item_ms, None, "first_item_ms")
+    return StreamLimits(first_ns, parse_budget_ns(options.gap_ms, None, "gap_ms"))
 
 
 def check_texts(*texts: object) -> None:

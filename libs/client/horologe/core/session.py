@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from horologe.core.encoding import Encoder
+from horologe.core.item_buffer import ItemBuffer
 from horologe.core.outbox import Outbox, message_packet
 from horologe.core.pending_requests import (
     GRACE_MS,
@@ -20,8 +21,9 @@ from horologe.core.pending_requests import (
     Sink,
     check_texts,
     parse_budget_ns,
+    parse_limits,
 )
-from horologe.core.reply import ANSWERED_BY, AdminAnswer, admin_result, decode_answer
+from horologe.core.reply import ANSWERED_BY, AdminAnswer, Reply, admin_result, decode_answer
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.status import Cancelled, HorologeError, Lost, ProtocolMismatch, Status, Unauthenticated, error_for
@@ -100,6 +102,11 @@ class Session:
 
         With an empty `model` the request is for the application of the options.
         """
+        return self._predict(now_ns, sink, model, inputs, options)
+
+    def _predict(
+        self, now_ns: int, sink: Sink, model: str, inputs: Any, options: PredictOptions, *, is_stream: bool = False
+    ) -> int:
         self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         call.model, call.options, call.outputs = model, options, tuple(options.outputs)
@@ -107,12 +114,24 @@ class Session:
         try:
             self._check_open()
             call.budget_ns = parse_budget_ns(options.slo_ms, options.timeout)
+            if is_stream:
+                call.stream = parse_limits(options)
             names = options.version, options.application, options.context, options.traceparent
             check_texts(model, *names, *call.outputs)
             self._encoder.open_request(call, inputs)
         except HorologeError as error:
             self.pending.finish(call, error)
         return call.id
+
+    def stream(self, now_ns: int, sink: ItemBuffer, model: str, inputs: Any, options: PredictOptions) -> int:
+        """Start a request whose outputs come as items, and return its id. All errors go to its sink."""
+        return self._predict(now_ns, sink, model, inputs, options, is_stream=True)
+
+    def take_items(self, now_ns: int, request_id: int, items: int) -> None:
+        """Report how many items of a stream were taken so far."""
+        if call := self.pending.get(request_id):
+            self.pending.renew_stream(now_ns, call)
+            self._outbox.take_items(call, items)
 
     def query(
         self,
@@ -219,7 +238,7 @@ class Session:
             return
         for _, _, message, buffers in arrivals:
             if isinstance(message, wire.Answer):
-                self._on_answer(message, buffers)
+                self._on_answer(now_ns, message, buffers)
             elif isinstance(message, AdminAnswer):
                 self._on_admin_answer(message)
             elif isinstance(message, wire.Drain):
@@ -231,14 +250,19 @@ class Session:
             else:
                 self.ignored += 1
 
-    def _on_answer(self, answer: wire.Answer, buffers: Sequence[Buffer]) -> None:
+    def _on_answer(self, now_ns: int, answer: wire.Answer, buffers: Sequence[Buffer]) -> None:
         call = self.pending.get(answer.id)
         if call is None or call.question is not None or not call.sent:
             self.ignored += 1
             return
         if answer.status in (Status.UNKNOWN_MODEL, Status.INVALID_INPUT):
             self._encoder.remove_signature(call)
-        self.pending.finish(call, decode_answer(answer, buffers, call.single))
+        result = decode_answer(answer, buffers, call.single)
+        if answer.more and isinstance(result, Reply) and isinstance(call.sink, ItemBuffer):
+            call.sink.add_item(result)
+            self.pending.renew_stream(now_ns, call)
+        else:
+            self.pending.finish(call, result)
 
     def _on_admin_answer(self, message: AdminAnswer) -> None:
         call = self.pending.get(message.id)

@@ -73,9 +73,9 @@ class BlockingLink:
         if self._posts % DRAIN_EVERY == 0:
             self._drain(now_ns)
 
-    def wait(self, handle: Handle) -> None:
-        """Read until this request has ended, at most until its deadline and grace."""
-        while not handle.done():
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """Read until a request has ended, or has an item: at most until its deadline and grace."""
+        while not is_over():
             if self._unsent or self._left or not self.session.handshake.is_ready:
                 self._turn()
             else:
@@ -171,7 +171,7 @@ class Handle:
         """Wait for the `Reply`, at most until deadline and grace. Raises what `Client.predict` does."""
         if not self._done:
             with self._link.lock:
-                self._link.wait(self)
+                self._link.wait(self.done)
         if self._error is not None:
             raise self._error
         return self._result

@@ -40,6 +40,13 @@ METRICS: dict[str, Metric] = {
     "horologe_request_seconds": Metric("histogram", "Arrival to answer at the frontend", MODEL),
     "horologe_slack_seconds": Metric("histogram", "Time left until the deadline, for requests answered in time", MODEL),
     "horologe_queue_seconds_total": Metric("counter", "Time from arrival to execution of requests answered OK", MODEL),
+    "horologe_streams_open": Metric("gauge", "Open streams", MODEL),
+    "horologe_stream_first_item_seconds": Metric(
+        "histogram", "Arrival of a stream at the selector to its first item", MODEL
+    ),
+    "horologe_stream_gap_seconds": Metric(
+        "histogram", "Item of a stream, or room for the next one if that came later, to the next item", MODEL
+    ),
     "horologe_admission_slack_seconds": Metric(
         "histogram", "Time left until the deadline when the controller receives a request"
     ),

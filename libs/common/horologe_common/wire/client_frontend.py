@@ -6,10 +6,23 @@ from typing import TypeAlias
 
 import msgspec
 
+from horologe_common.clock import s
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
 from horologe_common.wire.controller_worker import DeviceInfo
 from horologe_common.wire.message import Message, Tensor
+
+STREAM_WINDOW = 8
+"""Items of a stream that are made, and that its receiver has not taken."""
+STREAM_IDLE_NS = s(30)
+"""Time in which a receiver must take an item when it has room for no other. Then its stream ends."""
+
+
+class StreamLimits(Message, frozen=True):
+    """A request for a stream: the time until its first item, and between two items. 0: as the model declares."""
+
+    first_ns: int = 0
+    gap_ns: int = 0
 
 
 class Predict(Message, frozen=True, tag=1):
@@ -38,10 +51,13 @@ class Predict(Message, frozen=True, tag=1):
     """Trace of the sender, as in the header of W3C Trace Context. Empty: the sender does not trace the request."""
     client: str = ""
     """Client that a gateway sends the request for, such as an HTTP address. Ignored from clients themselves."""
+    stream: StreamLimits | None = None
+    """Send the outputs as a stream of items. None: the outputs are one answer."""
 
 
 class Answer(Message, frozen=True, tag=2):
-    """The only answer to a Predict (to a client) or a Query (to a frontend).
+    """The only answer to a Predict (to a client) or a Query (to a frontend). Before it, a stream has its items, which
+    are Answers with `more`. The last item may be in the answer itself: then this has outputs.
 
     `confidence` and the fields after it are set for applications only. `prediction` identifies the answer in feedback.
     `inputs_retained` asks a frontend to keep the inputs until a Release.
@@ -70,6 +86,18 @@ class Answer(Message, frozen=True, tag=2):
     inputs_retained: bool = False
     content_hashes: tuple[str, ...] = ()
     """If requested: the hash of the content that answered; for an application those of `models`, in their order."""
+    more: bool = False
+    """True for an item of a stream: the answer follows."""
+
+
+class ItemsTaken(Message, frozen=True, tag=9):
+    """The receiver of a stream has taken `items` of it so far: as many more may be made. The same on every link.
+
+    Before the first one, `STREAM_WINDOW` items are made. `id` is that of the request on this link.
+    """
+
+    id: int
+    items: int
 
 
 class Cancel(Message, frozen=True, tag=3):
@@ -176,4 +204,4 @@ class Description(Message, frozen=True, tag=8):
     """The model of which the smallest part is served, and why. Empty: all are served well."""
 
 
-ClientMessage: TypeAlias = Predict | Answer | Cancel | ModelInfo | Models | Admit | Describe | Description
+ClientMessage: TypeAlias = Predict | Answer | ItemsTaken | Cancel | ModelInfo | Models | Admit | Describe | Description

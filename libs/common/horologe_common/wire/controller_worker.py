@@ -18,6 +18,10 @@ class Row(Message, frozen=True):
     """Index of the submitter's address in `parties`."""
     submit_id: int
     rows: int
+    stream: int = 0
+    """Number of a stream of the submitter, of which the row is a step. Later steps have no inputs. 0: no stream."""
+    step: int = 0
+    """Number of the step, from 1."""
 
 
 class Infer(Message, frozen=True, tag=50):

@@ -52,6 +52,8 @@ class ModelCall(Message, frozen=True, tag=73):
     parents: tuple[int, ...]
     """Earlier calls of the run whose results it may depend on. Their own parents are left out."""
     inputs: tuple[Tensor, ...]
+    stream: bool = False
+    """Read the stream of the model: each item is a CallDone with `more`."""
 
 
 class CallDone(Message, frozen=True, tag=74):
@@ -62,6 +64,16 @@ class CallDone(Message, frozen=True, tag=74):
     status: int = Status.OK
     reason: str = ""
     outputs: tuple[Tensor, ...] = ()
+    more: bool = False
+    """An item of a stream: the end of the call follows."""
+
+
+class CallTaken(Message, frozen=True, tag=83):
+    """The driver has taken `items` of the stream that is this call. Negative: it reads no further ones."""
+
+    run: int
+    call: int
+    items: int
 
 
 class EndRun(Message, frozen=True, tag=75):
@@ -79,4 +91,13 @@ class RunDone(Message, frozen=True, tag=76):
     outputs: tuple[Tensor, ...] = ()
 
 
-DriverMessage: TypeAlias = StartDriver | DriverReady | StartRun | ModelCall | CallDone | EndRun | RunDone
+class RunItem(Message, frozen=True, tag=82):
+    """The driver function has yielded an item. The driver gets an ItemsTaken with the id of the run for them."""
+
+    run: int
+    outputs: tuple[Tensor, ...]
+
+
+DriverMessage: TypeAlias = (
+    StartDriver | DriverReady | StartRun | ModelCall | CallDone | CallTaken | EndRun | RunDone | RunItem
+)

@@ -30,6 +30,7 @@ from horologe_common.wire import (
     Predict,
     Rejected,
     RunDone,
+    RunItem,
     Sample,
     Ship,
     StartRun,
@@ -57,6 +58,7 @@ _TENSORS: dict[type, Callable[[Any], tuple[Tensor, ...]]] = {
     ModelCall: attrgetter("inputs"),
     CallDone: attrgetter("outputs"),
     RunDone: attrgetter("outputs"),
+    RunItem: attrgetter("outputs"),
     Feedback: lambda feedback: tuple(tensor for item in feedback.items for tensor in item.inputs),
     Ship: lambda ship: tuple(tensor for item in ship.items for tensor in item.inputs),
 }

@@ -39,6 +39,8 @@ class RowStatus(Message, frozen=True):
     rows: int
     status: int = Status.OK
     reason: str = ""
+    more: bool = False
+    """True for an item of a stream that may have more."""
 
 
 class Outputs(Message, frozen=True, tag=42):
@@ -55,6 +57,16 @@ class Outputs(Message, frozen=True, tag=42):
     """Content of the model that ran. Empty: not known."""
     slowness: float = 1.0
     """That of the INFER (`Infer.slowness`)."""
+    share: int = 0
+    """Share of the worker that ran the action."""
+
+
+class EndStreams(Message, frozen=True, tag=43):
+    """Drop the state of these streams of `model` on a share. From their submitter to the worker that keeps it."""
+
+    share: int
+    model: str
+    streams: tuple[int, ...]
 
 
 class Sample(Message, frozen=True, tag=60):
@@ -100,4 +112,4 @@ class Distributions(Message, frozen=True, tag=61):
     """Content of the model that was measured. Empty: not known."""
 
 
-HolderMessage: TypeAlias = Dispatch | Ship | Outputs | Sample | Distributions
+HolderMessage: TypeAlias = Dispatch | Ship | Outputs | EndStreams | Sample | Distributions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from horologe_common.wire.client_frontend import StreamLimits
 from horologe_common.wire.message import Message
 
 
@@ -33,12 +34,27 @@ class Query(Message, frozen=True, tag=20):
     """Trace and span of the request, if it is traced."""
     client: str = ""
     """Client that shares devices fairly with others: the name of its key, its connection, or its HTTP address."""
+    stream: StreamLimits | None = None
+    """As in Predict. The deadlines of items are set, or 0 if there are none."""
 
 
 class Release(Message, frozen=True, tag=21):
     """The inputs held under these ids can be freed. From a selector to a frontend."""
 
     ids: tuple[int, ...]
+
+
+class StreamStep(Message, frozen=True):
+    """A step of a stream, which makes one item. Step 1 begins the stream and has its inputs; later ones have none."""
+
+    stream: int
+    """Number of the stream: the id of the Submit of its first step."""
+    number: int
+    """Number of the step, from 1. A worker runs each step once."""
+    worker: str = ""
+    """Worker that keeps the state of the stream, and must run the step. Empty for step 1."""
+    share: int = 0
+    """Share of the worker."""
 
 
 class Submit(Message, frozen=True, tag=30):
@@ -65,6 +81,8 @@ class Submit(Message, frozen=True, tag=30):
     urgent_after_ns: int = 0
     client: str = ""
     """As in Query."""
+    step: StreamStep | None = None
+    """None: the request is no step of a stream."""
 
 
 class Outcome(Message, frozen=True, tag=31):

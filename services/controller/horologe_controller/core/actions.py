@@ -121,18 +121,22 @@ class Actions:
         """Return an INFER for the worker, and for each holder a Dispatch of the inputs that it has to ship."""
         share, action = batch.share, self._append_infer(now_ns, batch)
         share.mark_used(batch.model)
+        if batch.requests[0].step is not None:
+            share.last_step_ns[batch.model] = now_ns
         parties: dict[str, int] = {}
         rows = []
         inputs: dict[str, list[int]] = {}
         for request in batch.requests:
             request.action_id = action.id
-            address, input_id = request.holder, request.input_id
-            if (input_ids := inputs.get(address)) is None:
-                input_ids = inputs[address] = []
-            input_ids.append(input_id)
+            address, input_id, step = request.holder, request.input_id, request.step
+            stream, number = (step.stream, step.number) if step is not None else (0, 0)
+            if number <= 1:  # later steps of a stream have no inputs
+                if (input_ids := inputs.get(address)) is None:
+                    input_ids = inputs[address] = []
+                input_ids.append(input_id)
             holder = parties.setdefault(address, len(parties))
             submitter = parties.setdefault(request.submitter, len(parties))
-            rows.append(Row(holder, input_id, submitter, request.submit_id, request.rows))
+            rows.append(Row(holder, input_id, submitter, request.submit_id, request.rows, stream, number))
         offset_ns = self._cluster.workers[share.worker].offset_ns()
         infer = Infer(
             action.id,
@@ -272,6 +276,8 @@ class ActionMetrics:
             rows = sum([request.rows for request in action.requests])
             if result.rows:
                 rows -= sum([action.requests[row.id].rows for row in result.rows])
+            if spec.streams:
+                rows = len(action.requests)  # a first step counts as two rows
             totals = self._models.get(labels)
             if totals is None:
                 batch_rows = stats.create_histogram("horologe_batch_rows", *labels)

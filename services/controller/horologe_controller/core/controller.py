@@ -294,6 +294,7 @@ class Controller:
         if worker := self.cluster.workers.get(address):
             self._workers.disconnect(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
+            self._requests.finish_stranded(address)
             self.out.extend(self.catalogue.refresh_and_announce())
             return
         self._requests.cancel_submitter(address)

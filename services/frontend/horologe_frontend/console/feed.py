@@ -112,7 +112,7 @@ class ConsoleFeed:
                 log.exception("console not updated")
             await asyncio.sleep(INTERVAL_S)
         for viewer in list(self._viewers):
-            viewer.close()
+            viewer.finish()
 
     def _close_withdrawn(self) -> None:
         """Close the streams whose key does not permit them any more: the key file may have changed."""
@@ -120,7 +120,7 @@ class ConsoleFeed:
             try:
                 self._gateway.core.access.authenticate(authorization).check(Scope.OBSERVE)
             except HorologeError:
-                viewer.close()
+                viewer.finish()
 
     async def _read_frame(self) -> Frame:
         frame = Frame(0.0, self._gateway.is_ready(), self._read_traffic(), missing=[])

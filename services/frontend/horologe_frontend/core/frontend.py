@@ -18,7 +18,7 @@ from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, key_of_client, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
-from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
+from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, ItemsTaken, Predict, Release, Settle
 from horologe_frontend.core.answers import FAILURES, answer_failure, default_answer, select_outputs, timeout_answer
 from horologe_frontend.core.application_requests import DeclaredApplications, DefaultLead
 from horologe_frontend.core.forwarding import CallForwarder
@@ -32,6 +32,7 @@ from horologe_frontend.core.sampling import RequestSampler, SampleLimits
 from horologe_frontend.core.selector_routing import SelectorRouter
 from horologe_frontend.core.settling import Settling
 from horologe_frontend.core.stats import RequestMetrics
+from horologe_frontend.core.streamed_requests import StreamedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,6 +74,7 @@ class Frontend:
         """See `TurnObserver`."""
         self._sampler = RequestSampler(settings, staging, catalogue, samples)
         self._requests = requests = OpenRequests(settings.max_pending)
+        self._streamed = StreamedRequests(requests, staging, settings)
         self._drain: ClientDrain | None = None
         self._retained_inputs = retained = RetainedInputs(staging, requests)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, retained)
@@ -88,6 +90,7 @@ class Frontend:
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,
             Cancel: self._on_cancel,
+            ItemsTaken: self._on_items_taken,
             Drain: self._on_drain,
             PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
@@ -229,6 +232,9 @@ class Frontend:
         request = self._requests.find_request(message.id)
         if request is None or request.selector != selector:
             return
+        if message.more:
+            self.out.append(self._streamed.forward_item(now_ns, request, message, buffers))
+            return
         if message.status in FAILURES:
             message, buffers = answer_failure(request, message, buffers)
         self._finish(now_ns, request, message, buffers)
@@ -269,6 +275,9 @@ class Frontend:
                 answer = Answer(request.id, int(Status.CANCELLED), (), "cancelled by the client")
                 self._give_up(now_ns, request, answer)
 
+    def _on_items_taken(self, now_ns: int, client: str, message: ItemsTaken, buffers: Sequence[Buffer]) -> None:
+        self.out.extend(self._streamed.forward_taken(now_ns, client, message))
+
     def _on_drain(self, now_ns: int, sender: str, message: Drain, buffers: Sequence[Buffer]) -> None:
         """Handle the Drain of a selector, which wants no further queries, or the reply of a client."""
         if role(sender) == "selector":
@@ -289,8 +298,12 @@ class Frontend:
             self._send_unassigned(now_ns)
 
     def _send_unassigned(self, now_ns: int) -> None:
-        for request in self._requests:
-            if request.selector not in self._selectors:
+        """Send the requests without a selector to one. A stream that has sent items is not begun again."""
+        for request in [request for request in self._requests if request.selector not in self._selectors]:
+            if request.items:
+                reason = f"its selector has disconnected, after {request.items} items"
+                self._give_up(now_ns, request, Answer(request.id, int(Status.LOST), (), reason))
+            else:
                 self._send_query(now_ns, request)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:

@@ -17,6 +17,7 @@ from horologe_common.status import InvalidInput, Refused, TooLarge
 from horologe_common.wire import Predict, Query, Tensor
 from horologe_frontend.core.application_requests import APPLICATION_RUNTIME, DefaultLead
 from horologe_frontend.core.overload import SendDelays, TurnLimit
+from horologe_frontend.core.streamed_requests import stream_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +51,8 @@ class ClientRequest(msgspec.Struct):
     """The selector that has the query. Empty: none."""
     worker: str = ""
     """The worker that has the inputs. Empty: none."""
+    items: int = 0
+    """Items of a stream that were sent to the client."""
     may_have_run: bool = False
     """A worker had the inputs when the selector or the controller disconnected: it must not end as REFUSED."""
 
@@ -92,6 +95,7 @@ class RequestBuilder:
             application, spec = self._find_named(message)
         else:
             spec = self.catalogue.choose_model(message.model, message.version)
+        stream = stream_limits(message, spec) if spec.streams else None
         budget_ns = self._remaining_budget(now_ns, client, message, spec)
         best_effort = budget_ns == 0
         budget_ns = budget_ns or self.settings.best_effort_ns
@@ -113,6 +117,7 @@ class RequestBuilder:
             message.context,
             message.content_hash,
             client=name,
+            stream=stream,
         )
         deadline_ns = now_ns + budget_ns
         give_up_ns = deadline_ns + self.settings.grace_ns
@@ -279,10 +284,17 @@ class OpenRequests:
         """Return the requests that have expired. The caller must `remove` each of them."""
         expiries, expired = self._expiries, []
         while expiries and expiries[0][0] <= now_ns:
-            if (request := self._requests.get(heappop(expiries)[1])) is not None:
+            if (request := self._requests.get(heappop(expiries)[1])) is None:
+                continue
+            if request.give_up_ns > now_ns:  # a stream that has moved
+                heappush(expiries, (request.give_up_ns, request.id))
+            else:
                 expired.append(request)
         return expired
 
     def check(self) -> None:
-        assert {(request.give_up_ns, request.id) for request in self} <= set(self._expiries)
+        first_ns: dict[int, int] = {}
+        for at_ns, key in self._expiries:
+            first_ns[key] = min(at_ns, first_ns.get(key, at_ns))
+        assert all(first_ns[request.id] <= request.give_up_ns for request in self)
         assert len(self._requests) == sum(map(len, self._by_client.values())) == sum(self._counts.values())

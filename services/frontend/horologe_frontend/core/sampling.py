@@ -67,7 +67,7 @@ class RequestSampler:
         query = request.query
         if self._used_until_ns.get((query.model, query.application), 0) > now_ns + self._burst_ns:
             return ()  # nearly always
-        if request.spec.runtime == PIPELINE_RUNTIME:
+        if request.spec.runtime == PIPELINE_RUNTIME or query.stream is not None:
             return ()
         if not self._settings.sample_ns or answer.cached or answer.status not in SAMPLED_STATUSES:
             return []

@@ -1,6 +1,7 @@
 """ModelStreamInfer: the requests of a stream run beside each other, and are answered in the order of their arrival.
 
-Triton keeps this order too, for models with one response to each request.
+Triton keeps this order too, for models with one response to each request. The items of a model that streams are sent
+as they come, beside the responses to other requests.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from horologe_frontend.http.client_accounts import RETRY_NS, HeldBytes
 if TYPE_CHECKING:
     from horologe_frontend.grpc.calls import Call, Calls
     from horologe_frontend.grpc.inferences import Inferences
+    from horologe_frontend.oip.predicts import InferenceRequest
 
 STREAM_REQUESTS = 64
 """Maximum number of requests of a stream that run or whose responses are not sent. Then no further request is read."""
@@ -27,12 +29,16 @@ ENDS_KEY = "triton_grpc_error"
 
 
 class StreamedRequest:
-    """One request of a stream. `outcome` becomes its encoded response, or the exception that ended it."""
+    """One request of a stream. `outcome` becomes its encoded response, or the exception that ended it.
+
+    None: its items are sent as they come, and it ends with its task.
+    """
 
     def __init__(self, held: HeldBytes) -> None:
         self.held = held
         self.id = ""
-        self.outcome: asyncio.Task[bytes | Exception]
+        self.outcome: asyncio.Future[bytes | Exception | None] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[None]
 
 
 class InferStream:
@@ -47,7 +53,11 @@ class InferStream:
         self._room = asyncio.Semaphore(STREAM_REQUESTS)
         self.open: dict[StreamedRequest, None] = {}
         """The requests whose responses are not sent."""
+        self._writing = asyncio.Lock()
+        """Held while a response is sent: gRPC accepts one after the other."""
         self._reader: asyncio.Task[None]
+        self._failure: Exception | None = None
+        """Error of a request with items that ends the stream."""
         self._is_draining = False
 
     async def serve(self, calls: Calls) -> None:
@@ -56,13 +66,19 @@ class InferStream:
         calls.streams[self] = None
         try:
             while (request := await self._requests.get()) is not None:
-                await self._send_response(request, await request.outcome)
+                if (outcome := await request.outcome) is not None:
+                    await self._send_response(request, outcome)
+                    self._finish(request)
+            if self._failure is None:
+                await asyncio.gather(*(request.task for request in self.open))
+            if self._failure is not None:
+                raise self._failure
             if self._is_draining:
                 raise Cancelled("the server is stopping: this stream reads no further requests", RETRY_NS)
             await self._reader
         finally:
             del calls.streams[self]
-            tasks = [self._reader, *(request.outcome for request in self.open)]
+            tasks = [self._reader, *(request.task for request in self.open)]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -84,37 +100,58 @@ class InferStream:
                 request = StreamedRequest(HeldBytes(account))
                 is_counted = account.try_begin(0)
                 self.open[request] = None
-                request.outcome = asyncio.create_task(self._respond(request, message, is_counted))
+                request.task = asyncio.create_task(self._respond(request, message, is_counted))
                 self._requests.put_nowait(request)
         finally:
             self._requests.put_nowait(None)
 
-    async def _respond(self, request: StreamedRequest, message: bytes, is_counted: bool) -> bytes | Exception:
-        """Return the encoded response, or the exception that ended the request."""
-        held, account = request.held, self._call.held.account
+    async def _respond(self, request: StreamedRequest, message: bytes, is_counted: bool) -> None:
+        """Set the outcome: the encoded response, or the exception that ended the request. Or send its items."""
+        held, account, outcome = request.held, self._call.held.account, request.outcome
         try:
             if not is_counted:
                 raise Refused(f"{account.total.requests} requests are in flight already", RETRY_NS)
             held.grow_to(len(message))
             inference = await self._inferences.read(self._call, held, message)
+            if inference.predict.stream is not None:
+                outcome.set_result(None)
+                await self._send_items(request, inference)
+                return
             answer, outputs = await self._inferences.predict(inference, self._call.client)
             response = await self._inferences.write(held, inference, answer, outputs, in_stream=True)
             held.grow_to(held.size + len(response))
-            return response
+            outcome.set_result(response)
         except Exception as error:
             request.id = find_id(message)
-            return error
+            if not outcome.done():
+                outcome.set_result(error)
+                return
+            if self._ends_at_error:
+                self._failure = error
+                self._requests.put_nowait(None)
+            else:
+                await self._send_response(request, error)
         finally:
             if is_counted:
                 account.finish(0)
+            if outcome.done() and outcome.result() is None:
+                self._finish(request)
+
+    async def _send_items(self, request: StreamedRequest, inference: InferenceRequest) -> None:
+        """Send each item as a response of its own. Raise the `HorologeError` that ends them."""
+        with self._inferences.stream(inference, self._call.client) as stream:
+            async for answer, outputs in stream:
+                response = await self._inferences.write(request.held, inference, answer, outputs, in_stream=True)
+                if answer.outputs or inference.form.empty_final:
+                    await self._send_response(request, response)
 
     async def _send_response(self, request: StreamedRequest, outcome: bytes | Exception) -> None:
         if isinstance(outcome, Exception):
             if self._ends_at_error:
                 raise outcome
             outcome = _error_message(request.id, outcome)
-        await self._call.context.write(outcome)
-        self._finish(request)
+        async with self._writing:
+            await self._call.context.write(outcome)
 
     def _finish(self, request: StreamedRequest) -> None:
         del self.open[request]

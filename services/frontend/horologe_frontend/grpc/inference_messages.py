@@ -18,13 +18,14 @@ from horologe_frontend.grpc.tensor_contents import bytes_field, read_contents
 from horologe_frontend.oip.binary_encoding import check_bytes, classify
 from horologe_frontend.oip.inference_response import OutputFormat, answer_parameters, template_key
 from horologe_frontend.oip.json_encoding import OutputJson, check_datatype_and_shape, check_signature
-from horologe_frontend.oip.known_parameters import INPUT, REQUEST, check_parameters, check_raw
+from horologe_frontend.oip.known_parameters import INPUT, ITEMS, REQUEST, check_parameters, check_raw
 from horologe_frontend.oip.predicts import (
     InferenceRequest,
     flag_parameter,
     make_predict,
     read_response_format,
     refuse_shared_memory,
+    stream_predict,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ RESPONSE_FIELD = ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_respo
 LONG_CONTENTS = 64 << 10
 """Bytes of a message with typed lists that may take more than a millisecond to convert."""
 EMPTY_FINAL, FINAL = "triton_enable_empty_final_response", "triton_final_response"
-"""Parameters of a request and of a response in a stream: every response here is the final one of its request."""
+"""Parameters of a request and of a response in a stream: whether the end of its items is a response, and whether a
+response is the last one of its request."""
 
 
 def read_in_steps(spec: ModelSpec, request: Any) -> Steps[InferenceRequest]:
@@ -51,9 +53,9 @@ def read_in_steps(spec: ModelSpec, request: Any) -> Steps[InferenceRequest]:
     Raise `InvalidInput` or `TooLarge`. The message names the field, the value received and the value wanted.
     """
     parameters = parameter_values("parameters.", request.parameters) if request.parameters else {}
-    flag_parameter(parameters, "parameters", EMPTY_FINAL, False)
+    empty_final = flag_parameter(parameters, "parameters", EMPTY_FINAL, False)
     parameters.pop(EMPTY_FINAL, None)
-    check_parameters("parameters.", parameters, REQUEST)
+    check_parameters("parameters.", parameters, (*REQUEST, *ITEMS) if spec.streams else REQUEST)
     check_raw("parameters.", parameters, "binary_data_output")
     outputs = [_read_output(output) for output in request.outputs]
     form = read_response_format(spec, outputs, RAW, request.id, parameters)
@@ -61,6 +63,8 @@ def read_in_steps(spec: ModelSpec, request: Any) -> Steps[InferenceRequest]:
     predict = make_predict(
         spec, request.model_version, parameters, tensors, tuple(form.outputs), request.id[:NAME_LIMIT]
     )
+    if spec.streams:
+        predict, form.empty_final = stream_predict(predict, parameters), empty_final
     return InferenceRequest(predict, buffers, form)
 
 
@@ -145,7 +149,7 @@ def write_response(
     """
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
-    key = template_key(predict, answer), in_stream
+    key = template_key(predict, answer), in_stream, answer.more
     if form.last_head is not None and form.last_head[0] == key:
         parts: list[Buffer] = [form.last_head[1]]
     else:
@@ -169,6 +173,6 @@ def _response_head(predict: Predict, form: ResponseFormat, answer: Answer, in_st
     for key, text in answer_parameters(predict, form, answer).items():
         response.parameters[key].string_param = text
     if in_stream:
-        response.parameters[FINAL].bool_param = True
+        response.parameters[FINAL].bool_param = not answer.more
     encoded: bytes = response.SerializeToString()
     return encoded

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.status import Status
+from horologe_common.status import InvalidInput, Status
+from horologe_frontend.answer_stream import AnswerStream
 from horologe_frontend.core.access import Scope
 from horologe_frontend.grpc.calls import find_metadata
 from horologe_frontend.grpc.gathered_requests import GatheredRequests
@@ -68,8 +69,17 @@ class Inferences:
         self._known.add(content, request, spec, inference)
         return spec, inference
 
+    def stream(self, inference: InferenceRequest, client: str) -> AnswerStream:
+        """Return the items of a request, then its answer."""
+        return AnswerStream(self._gateway, inference.predict, inference.buffers, client)
+
     async def predict(self, inference: InferenceRequest, client: str) -> tuple[Answer, Sequence[Buffer]]:
-        """Return the answer, whatever its status. If the task is cancelled, the request is cancelled too."""
+        """Return the answer, whatever its status. If the task is cancelled, the request is cancelled too.
+
+        Raise `InvalidInput` for a model that streams.
+        """
+        if inference.predict.stream is not None:
+            raise InvalidInput(f"model {inference.predict.model!r}: streams its outputs: use ModelStreamInfer")
         return await self._requests.predict(inference.predict, inference.buffers, client)
 
     def close(self) -> None:

@@ -89,6 +89,8 @@ class HttpConnection(RequestParsing):
         self.responses = 0
         self._cancel_current: Callable[[], object] | None = None
         self._write_paused = False
+        self._has_room: asyncio.Event | None = None
+        """Set while an event stream may write."""
         self._unsent_bytes = 0
         self._probe_timer: asyncio.TimerHandle | None = None
 
@@ -172,7 +174,10 @@ class HttpConnection(RequestParsing):
         if self._closing:
             return
         if isinstance(response, EventStream):  # the request stays in flight until the connection is lost
-            self._cancel_current = response.begin(self._transport, lambda: self._write_paused)
+            self._has_room = asyncio.Event()
+            if not self._write_paused:
+                self._has_room.set()
+            self._cancel_current = response.begin(self._transport, self._has_room)
             return
         self._write(self._end_request(), response)
         if self._queue or self._read_paused:
@@ -241,6 +246,8 @@ class HttpConnection(RequestParsing):
     def pause_writing(self) -> None:
         """Count what the client has not read. Abort if that exceeds the limits."""
         self._write_paused = True
+        if self._has_room is not None:
+            self._has_room.clear()
         self._unsent_bytes = self._transport.get_write_buffer_size()
         if not self.account.try_reserve(self._unsent_bytes):
             self._unsent_bytes = 0
@@ -248,6 +255,8 @@ class HttpConnection(RequestParsing):
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        if self._has_room is not None:
+            self._has_room.set()
         self.account.release(self._unsent_bytes)
         self._unsent_bytes = 0
         self._turns.call(self.account, self._start_next)

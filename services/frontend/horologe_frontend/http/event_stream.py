@@ -7,32 +7,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_frontend.http.http_messages import STATUS_LINES, HttpResponse
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-HEADERS = b"cache-control: no-store\r\nx-accel-buffering: no\r\nconnection: close\r\n"
-HEAD = b"%scontent-type: text/event-stream\r\n%s\r\n" % (STATUS_LINES[200], HEADERS)
+EVENTS = b"text/event-stream"
+HEADERS = b"cache-control: no-store\r\nx-accel-buffering: no\r\ntransfer-encoding: chunked\r\nconnection: close\r\n"
+"""Chunks show a client whether the stream has ended, or the connection was lost."""
+HEAD = b"%scontent-type: %s\r\n%s\r\n" % (STATUS_LINES[200], EVENTS, HEADERS)
 
 
 class EventSender:
-    """Sends events on one connection. A client that does not read them in time misses some."""
+    """Sends events on one connection. `has_room`: the client has read most of what was sent before."""
 
-    def __init__(self, transport: asyncio.Transport, is_paused: Callable[[], bool]) -> None:
+    def __init__(self, transport: asyncio.Transport, has_room: asyncio.Event) -> None:
         self._transport = transport
-        self._is_paused = is_paused
+        self._has_room = has_room
 
     def send(self, event: bytes) -> bool:
         """Send an encoded event. Return False if it was dropped, because the client has not read earlier ones."""
-        if self._is_paused() or self._transport.is_closing():
+        if not self._has_room.is_set() or self._transport.is_closing():
             return False
-        self._transport.write(event)
+        self._write(event)
         return True
 
-    def close(self) -> None:
-        """Close the connection after what has been sent."""
+    async def send_all(self, events: bytes) -> None:
+        """Send encoded events, and wait until the client has read most of what was sent."""
+        if events and not self._transport.is_closing():
+            self._write(events)
+        await self._has_room.wait()
+
+    def _write(self, events: bytes) -> None:
+        self._transport.write(b"%x\r\n%s\r\n" % (len(events), events))
+
+    def finish(self) -> None:
+        """End the stream, and close the connection after what has been sent."""
+        if not self._transport.is_closing():
+            self._transport.write(b"0\r\n\r\n")
         self._transport.close()
 
 
@@ -41,13 +56,18 @@ class EventStream(HttpResponse, frozen=True):
 
     on_open: Callable[[EventSender], Callable[[], object]] | None = None
 
-    def begin(self, transport: asyncio.Transport, is_paused: Callable[[], bool]) -> Callable[[], object]:
+    def begin(self, transport: asyncio.Transport, has_room: asyncio.Event) -> Callable[[], object]:
         """Send the head, and return the function to call when the connection has been lost."""
         assert self.on_open is not None
         transport.write(HEAD)
-        return self.on_open(EventSender(transport, is_paused))
+        return self.on_open(EventSender(transport, has_room))
 
 
 def encode_event(name: str, data: bytes) -> bytes:
     """Return an event of this name. `data` is JSON, which holds no line break."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+
+
+def encode_data(fields: Mapping[str, object]) -> bytes:
+    """Return an event without a name, whose data are JSON."""
+    return b"data: %s\n\n" % msgspec.json.encode(fields)

@@ -25,6 +25,7 @@ from horologe_frontend.http.http_messages import HttpError, HttpResponse, error_
 from horologe_frontend.http.steps import run_in_turns
 from horologe_frontend.oip.applications_http import ApplicationsHandler
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
+from horologe_frontend.oip.generate import generate, generate_stream, read_generate
 from horologe_frontend.oip.inference import is_long, read_in_steps
 from horologe_frontend.oip.inference_response import write_answer, write_in_steps
 from horologe_frontend.oip.json_encoding import LONG_BYTES
@@ -211,12 +212,23 @@ class OipHandler:
             return self._console.open_stream(request.headers)
         if route.operation.name == "openapi":
             return HttpResponse(200, await asyncio.to_thread(openapi_document))
+        if route.operation.name in ("generate", "generate_stream"):
+            return await self._generate(route, request, await self._body(request, held), held)
         if route.operation.name == "live":
             return json_response(LiveJson(True))
         if route.operation.name == "ready":
             ready = self._is_ready()
             return json_response(ReadyJson(ready), 200 if ready else 503)
         return await self._models.handle_route(route, request, await self._body(request, held))
+
+    async def _generate(self, route: HttpRoute, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
+        """Return the only item of a model, or its items as events."""
+        spec, limit = self._find_spec(route), self._settings.json_limit_bytes
+        predict, buffers = await run_in_turns(read_generate(spec, route.version, body, limit), held)
+        if self._gateway.core.tracer is not None and (header := request.headers.get(b"traceparent")):
+            predict = msgspec.structs.replace(predict, traceparent=header.decode("latin-1"))
+        respond = generate if route.operation.name == "generate" else generate_stream
+        return await respond(self._gateway, predict, buffers, self._client_of(request))
 
     def _client_of(self, request: HttpRequest) -> str:
         """Return the name of the client that shares devices with others: of its key, or its address without keys."""

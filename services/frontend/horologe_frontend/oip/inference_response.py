@@ -116,6 +116,8 @@ class ResponseFormat(msgspec.Struct):
     id: str = ""
     ignored: tuple[str, ...] = ()
     """Parameters of the request that have no effect. The response names them."""
+    empty_final: bool = False
+    """Over gRPC: the end of a stream of items is a response without outputs."""
     last: tuple[tuple[Any, ...], ResponseTemplate] | None = None
     """The template of the last response, and what it depends on."""
     last_head: tuple[Any, bytes] | None = None

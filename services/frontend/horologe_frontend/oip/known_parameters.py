@@ -43,6 +43,9 @@ class ParametersJson(EffectiveParameters, forbid_unknown_fields=True):
 
 
 REQUEST = EffectiveParameters.__struct_fields__
+ITEMS = ("first_item_ms", "gap_ms")
+"""Parameters of a request for a stream."""
+GENERATE = (*(name for name in REQUEST if name != "binary_data_output"), *ITEMS)
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 """Known, so that `shared_memory_region` gets its own error."""
 INPUT = ("binary_data_size", *SHARED_MEMORY)

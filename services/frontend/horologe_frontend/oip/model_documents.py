@@ -31,6 +31,7 @@ from horologe_frontend.oip.response_json import (
     StringParameterJson,
     TensorConfigJson,
     TensorMetadataJson,
+    TransactionPolicyJson,
 )
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ def model_config(spec: ModelSpec) -> ConfigJson:
         ResponseCacheJson(spec.cache),
         {name: StringParameterJson(value) for name, value in parameters.items()},
         BatchingJson(spec.batch_sizes) if spec.batched else None,
+        TransactionPolicyJson(True) if spec.streams else None,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
+from horologe_frontend.http.event_stream import EVENTS
 from horologe_frontend.http.http_messages import BINARY, JSON, REFUSED, ErrorJson
 from horologe_frontend.oip.known_parameters import ParametersJson
 from horologe_frontend.oip.operations import KEY, OPERATIONS
@@ -122,6 +123,8 @@ def _responses(operation: Operation, schema_of: Mapping[str, Any]) -> dict[str, 
         answers[200] = {"description": HTTPStatus.OK.phrase}
         if operation.answer is not None:
             answers[200]["content"] = _content(operation, schema_of[repr(operation.answer)])
+        elif operation.is_events:
+            answers[200]["content"] = {EVENTS.decode(): {"schema": TEXT}}
     if operation.has_unready:
         answers[503] = answers[200] | {"description": "Not ready"}
     return {str(status): response for status, response in sorted((errors | answers).items())}

@@ -55,11 +55,13 @@ class Operation(NamedTuple):
     has_unready: bool = False
     """The response with status 503 has the document of the answer."""
     query: tuple[str, ...] = ()
+    is_events: bool = False
+    """The response has server-sent events."""
 
     @property
     def methods(self) -> tuple[str, ...]:
         """Return the accepted methods: GET stands for HEAD too, except for a stream, which has no end."""
-        return ("GET", "HEAD") if self.method == "GET" and self.name != "console_events" else (self.method,)
+        return ("GET", "HEAD") if self.method == "GET" and not self.is_events else (self.method,)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -110,6 +112,10 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
                   has_unready=True, scope=READ),
         Operation("infer", "POST", f"{MODEL}/infer", "Get a prediction", AnswerJson, InferJson, EXECUTION,
                   has_binary=True, scope=INFER),
+        Operation("generate", "POST", f"{MODEL}/generate", "Get the only item of a stream", dict[str, Any],
+                  dict[str, Any], EXECUTION, scope=INFER),
+        Operation("generate_stream", "POST", f"{MODEL}/generate_stream", "Get the items of a stream, as events", None,
+                  dict[str, Any], EXECUTION, scope=INFER, is_events=True),
         Operation("config", "GET", f"{MODEL}/config", "Get the configuration of a model", ConfigJson, scope=READ),
         Operation("stats", "GET", f"{MODEL}/stats", "Get counts and durations of a model", StatisticsJson,
                   scope=OBSERVE),
@@ -149,7 +155,8 @@ OPERATIONS: dict[str, tuple[Operation, ...]] = {
         Operation("console", "GET", "/console", "The page", scope=None),
         Operation("console_style", "GET", "/console/console.css", "Its style", scope=None),
         Operation("console_script", "GET", "/console/console.js", "Its script", scope=None),
-        Operation("console_events", "GET", "/console/events", "Its data, as server-sent events", scope=OBSERVE),
+        Operation("console_events", "GET", "/console/events", "Its data, as server-sent events", scope=OBSERVE,
+                  is_events=True),
     ),
 }
 # fmt: on

@@ -8,11 +8,11 @@ import msgspec
 
 from horologe_common.clock import NS_PER_MS, s, us
 from horologe_common.status import InvalidInput
-from horologe_common.wire import Predict, Tensor
+from horologe_common.wire import Predict, StreamLimits, Tensor
 from horologe_frontend.core.application_requests import APPLICATION_RUNTIME
 from horologe_frontend.http.http_messages import Unsupported
 from horologe_frontend.oip.inference_response import OutputFormat, ResponseFormat
-from horologe_frontend.oip.known_parameters import OUTPUT, check_parameters, ignored_parameters
+from horologe_frontend.oip.known_parameters import ITEMS, OUTPUT, check_parameters, ignored_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +56,22 @@ def make_predict(
     )
 
 
+def stream_predict(predict: Predict, parameters: Mapping[str, Any]) -> Predict:
+    """Return the Predict for a stream, with the deadlines of its items. Raise `InvalidInput`."""
+    first_ns, gap_ns = (_read_ms(parameters, name) for name in ITEMS)
+    return msgspec.structs.replace(predict, stream=StreamLimits(first_ns, gap_ns))
+
+
+def _read_ms(parameters: Mapping[str, Any], name: str) -> int:
+    """Return a parameter in milliseconds as nanoseconds; 0 without it. Raise `InvalidInput`."""
+    if name not in parameters:
+        return 0
+    time_ms = _number_parameter(parameters, name, "milliseconds, more than 0")
+    if time_ms <= 0:
+        raise InvalidInput(f"parameters.{name}: got {time_ms}, wanted milliseconds, more than 0")
+    return max(1, min(round(time_ms * NS_PER_MS), MAX_BUDGET_NS))
+
+
 def read_budget_ns(parameters: Mapping[str, Any]) -> int:
     """Return the smaller of `timeout` (microseconds) and `slo_ms`, or 0 if the request has neither.
 
@@ -66,11 +82,8 @@ def read_budget_ns(parameters: Mapping[str, Any]) -> int:
     budgets = []
     if timeout := _number_parameter(parameters, "timeout", "microseconds, 0 or more"):
         budgets.append(us(timeout))
-    if "slo_ms" in parameters:
-        slo_ms = _number_parameter(parameters, "slo_ms", "milliseconds, more than 0")
-        if slo_ms <= 0:
-            raise InvalidInput(f"parameters.slo_ms: got {slo_ms}, wanted milliseconds, more than 0")
-        budgets.append(round(slo_ms * NS_PER_MS))
+    if slo_ns := _read_ms(parameters, "slo_ms"):
+        budgets.append(slo_ns)
     return max(1, min(*budgets, MAX_BUDGET_NS)) if budgets else 0
 
 

@@ -86,6 +86,12 @@ class BatchingJson(msgspec.Struct):
     preferred_batch_size: tuple[int, ...]
 
 
+class TransactionPolicyJson(msgspec.Struct):
+    """How a model answers. `decoupled`: it streams its outputs as items."""
+
+    decoupled: bool
+
+
 class ConfigJson(msgspec.Struct, omit_defaults=True):
     """Configuration of a model: the fields of Triton's ModelConfig that apply here."""
 
@@ -99,6 +105,7 @@ class ConfigJson(msgspec.Struct, omit_defaults=True):
     response_cache: ResponseCacheJson
     parameters: dict[str, StringParameterJson]
     dynamic_batching: BatchingJson | None = None
+    model_transaction_policy: TransactionPolicyJson | None = None
 
 
 class InferenceStatisticsJson(msgspec.Struct):

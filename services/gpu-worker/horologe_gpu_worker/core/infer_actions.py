@@ -11,6 +11,7 @@ from horologe_common.status import InvalidInput, Status, TooLarge
 from horologe_common.string_tensors import check_strings
 from horologe_common.wire import RowStatus, Tensor
 from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.runtimes.open_streams import Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,10 +145,12 @@ class InferAction:
         "inputs",
         "lane",
         "lanes_end_ns",
+        "more",
         "ready_ns",
         "rows",
         "spec",
         "start_partial",
+        "step",
         "timing",
     )
 
@@ -158,6 +161,12 @@ class InferAction:
         self.inputs: list[RowInputs | None] = [None] * len(infer.rows)
         self.failed: dict[int, tuple[int, str]] = {}
         self.awaited = len(infer.rows)
+        first = infer.rows[0]
+        self.step = Step(infer.parties[first.submitter], first.stream, first.step) if first.stream else None
+        if self.step is not None and self.step.number > 1:  # the model has its state, and the step no inputs
+            self.inputs, self.awaited = [[]], 0
+        self.more = False
+        """After a step of a stream: more items may follow."""
         self.ready_ns = 0
         self.lane = ""
         """The lane that holds the action's operation; empty while the action waits for inputs."""
@@ -258,7 +267,7 @@ class InferAction:
         self.rows = sum(infer.rows[index].rows for index, _ in rows)
         if spec.batched and len(rows) < len(infer.rows):
             self.batch_size = spec.compiled_batch_size(self.rows)
-        columns = [[inputs[column] for _, inputs in rows] for column in range(len(spec.inputs))]
+        columns = [[inputs[column] for _, inputs in rows] for column in range(len(rows[0][1]))]
         shapes = _differing_shapes(columns) if spec.padded else []
         return Operation(
             infer.action_id,
@@ -273,6 +282,7 @@ class InferAction:
             [_concatenate_rows(column, self.rows, spec.batched, bool(shapes)) for column in columns],
             spec=spec,
             shapes=shapes,
+            step=self.step,
         )
 
     def _select_same_shape(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:

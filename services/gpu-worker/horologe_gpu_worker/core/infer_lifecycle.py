@@ -165,6 +165,7 @@ class InferLifecycle:
         elif action.lane == "exec" and not action.inline_io:
             self._start_next_lane(action, "output", finished)
         else:
+            action.more = finished.more
             self._finish_action(action, Status.OK, now_ns, finished.outputs, content_hash=finished.content_hash)
 
     def _record_exec(self, action: InferAction, finished: Finished) -> None:
@@ -198,7 +199,7 @@ class InferLifecycle:
             return
         action.fail_awaited_rows()
         self._timers.remove(action.infer.action_id)
-        action.inline_io = self.inline_io(action.infer.model)
+        action.inline_io = action.step is not None or self.inline_io(action.infer.model)
         operation = action.build_operation("exec" if action.inline_io else "input")
         if operation is None:
             status, reason = next(iter(action.failed.values()))
@@ -282,6 +283,8 @@ def refusal_reason(infer: Infer, spec: ModelSpec | None, shares: int) -> str:
         if row.rows < 1 or row.holder >= parties or row.submitter >= parties:
             return f"rows: wanted at least one row each, and holder and submitter below {parties} parties"
         count += row.rows
+    if any(row.stream for row in infer.rows) and (len(infer.rows) > 1 or not spec.streams):
+        return f"rows: got steps of streams in {len(infer.rows)} rows, wanted one, of a model that streams"
     if not infer.rows or count > infer.batch_size or (not spec.batched and len(infer.rows) > 1):
         return f"rows: got {count} in {len(infer.rows)} inputs, wanted 1 to {infer.batch_size}"
     return ""

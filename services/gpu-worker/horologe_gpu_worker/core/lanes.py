@@ -13,6 +13,7 @@ from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import ModelCounters
 from horologe_common.status import Status
+from horologe_gpu_worker.runtimes.open_streams import Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +36,9 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     action_id: int
     share: int
     lane: str
-    """`load`, `unload` (both on the load lane), `input`, `exec`, `output`, `scan` or `replace`."""
+    """`load`, `unload` (both on the load lane), `input`, `exec`, `output`, `scan`, `replace` or `end` (of streams)."""
     model: str
-    """Key `name/version`; for `scan` the model of the Scan message."""
+    """Key `name/version`; for `scan` the model of the Scan message; for `end` empty if it is for all models."""
     batch_size: int = 0
     """The compiled batch size to run; `rows` of it hold requests, the rest is padding."""
     rows: int = 0
@@ -53,6 +54,12 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     """The content of the model that the inputs were checked against. None: not known."""
     shapes: Sequence[Sequence[tuple[int, ...]]] = ()
     """Per input tensor: the shape of each row, if shapes differ and rows are padded to the shape of the header."""
+
+    step: Step | None = None
+    """The step of a stream that the operation is."""
+    owner: str = ""
+    """For `end`: the owner of the streams, and their numbers. Without numbers: all of them."""
+    streams: tuple[int, ...] = ()
 
     @property
     def runtime(self) -> str:
@@ -91,6 +98,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     """With outputs: content of the model that ran."""
     failure: tuple[str, str] | None = None
     """After an operation that FAILED: key of the model, and cause as in `FAILURE_CAUSES`."""
+    more: bool = False
+    """After a step of a stream: more items may follow."""
 
 
 class VersionScanned(msgspec.Struct, frozen=True, gc=False):

@@ -49,6 +49,7 @@ def batch_outputs(
                 end_ns,
                 content_hash,
                 action.infer.slowness,
+                action.infer.share,
             )
             outs.append(Out(submitter, message, [buffer for _, buffer in tensors]))
     return outs
@@ -58,7 +59,7 @@ def _split_rows(action: InferAction, status: int, reason: str) -> dict[str, tupl
     """Return submitter -> (status of its rows, spans of its rows in the batch); adjacent spans are merged."""
     infer = action.infer
     if status == Status.OK and not action.failed and len({row.submitter for row in infer.rows}) == 1:
-        items = [RowStatus(row.submit_id, row.rows) for row in infer.rows]
+        items = [RowStatus(row.submit_id, row.rows, more=action.more) for row in infer.rows]
         return {infer.parties[infer.rows[0].submitter]: (items, [(0, action.rows)])}
     by_submitter: dict[str, tuple[list[RowStatus], list[Span]]] = {}
     offset = 0

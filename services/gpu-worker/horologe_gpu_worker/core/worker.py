@@ -17,6 +17,7 @@ from horologe_common.wire import (
     Cancel,
     DeviceInfo,
     Drain,
+    EndStreams,
     Infer,
     Load,
     Ping,
@@ -78,12 +79,15 @@ class Worker:
         ]
         self.models = ServedModels(models, self.shares, self.infers, self.lanes)
         self.device_info = device_info or DeviceInfo(settings.device_id, settings.hardware or settings.device)
+        self._ends = 0
+        """Operations that end streams, so far."""
         self._registrations = 0
         self._registered: dict[str, int] = {}
         """Connected controller -> number of the Register with which its connection began."""
         self._handlers: dict[type, Handler] = {
             Infer: self._on_infer,
             Ship: self._on_ship,
+            EndStreams: self._on_end_streams,
             Finished: self._on_finished,
             Load: self._on_load,
             Unload: self._on_unload,
@@ -176,7 +180,10 @@ class Worker:
     def _on_peer_disconnected(
         self, now_ns: int, sender: str, peer: PeerDisconnected, buffers: Sequence[Buffer]
     ) -> None:
-        """Remove a lost controller. Its actions still finish as planned."""
+        """Remove a lost controller, whose actions still finish as planned. End the streams of a lost selector."""
+        if role(peer.address) == "selector" and any(report.spec.streams for report in self.models.reports.values()):
+            for share in self.shares:
+                self._end_streams(share.share, "", peer.address)
         self._registered.pop(peer.address, None)
         self._released.pop(peer.address, None)
         self.infers.frame_limits.pop(peer.address, None)
@@ -233,6 +240,14 @@ class Worker:
     def _on_ship(self, now_ns: int, sender: str, ship: Ship, buffers: Sequence[Buffer]) -> None:
         self.infers.add_inputs(now_ns, ship, buffers)
 
+    def _on_end_streams(self, now_ns: int, sender: str, message: EndStreams, buffers: Sequence[Buffer]) -> None:
+        if message.streams and 0 <= message.share < len(self.shares):
+            self._end_streams(message.share, message.model, sender, message.streams)
+
+    def _end_streams(self, share: int, model: str, owner: str, streams: tuple[int, ...] = ()) -> None:
+        self._ends += 1  # no action has such an id
+        self.out.append(Out(self.lanes, Operation(-self._ends, share, "end", model, owner=owner, streams=streams)))
+
     def _on_cancel(self, now_ns: int, sender: str, cancel: Cancel, buffers: Sequence[Buffer]) -> None:
         """Cancel actions. The ids of a controller's Cancel are action ids."""
         for action_id in cancel.ids:
@@ -281,6 +296,8 @@ class Worker:
             return
         if finished.lane == "replace":
             self.models.finish_replacement(finished)
+            return
+        if finished.lane == "end":
             return
         self.lane_metrics.record_finished(finished)
         if finished.lane == "load":

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
-from horologe_common.status import HorologeError, Refused, Status, describe_exception
+from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, Status, describe_exception
 from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors, workspace_bytes
 from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.runtime import StagedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
     from horologe_gpu_worker.runtime import OpenModel
@@ -84,6 +86,7 @@ class DeviceModels:
             "exec": self._exec,
             "output": self._output,
             "replace": self._replace,
+            "end": self._end_streams,
         }
 
     def run(self, operation: Operation) -> Finished:
@@ -91,9 +94,9 @@ class DeviceModels:
         begin_ns, status = monotonic_ns(), Status.FAILED
         try:
             return self._handlers[operation.lane](operation)
-        except Refused as error:
+        except (Refused, Lost) as error:
             log.warning("operation refused", lane=operation.lane, model=operation.model, reason=error.reason)
-            status, reason, cause = Status.REFUSED, error.reason, ""
+            status, reason, cause = error.status, error.reason, ""
         except HorologeError as error:
             reason, cause = error.reason, getattr(error, "cause", "error")
             if cause == "error" and operation.lane == "exec":  # the others are logged where they are detected
@@ -166,6 +169,16 @@ class DeviceModels:
             unused.close()
         return _finished(operation, begin_ns)
 
+    def _end_streams(self, operation: Operation) -> Finished:
+        """Drop the state of streams, after the running EXEC of their model."""
+        begin_ns = monotonic_ns()
+        for model, loaded in list(self._loaded.items()):
+            if loaded.spec.streams and operation.model in ("", model):
+                with loaded.lock:
+                    if not loaded.closed:
+                        loaded.model.end_streams(operation.owner, operation.streams)
+        return _finished(operation, begin_ns)
+
     def _exec(self, operation: Operation) -> Finished:
         loaded = self._loaded.get(operation.model)
         if loaded is None:
@@ -188,13 +201,13 @@ class DeviceModels:
             if staged is not None and loaded.staging:
                 loaded.staging.execute(operation.batch_size, staged)
                 return _finished(operation, begin_ns, staged=_Staged(loaded, staged), device_ns=staged.device_ns)
-            outputs = loaded.model.run(operation.batch_size, inputs)
+            outputs, more = _run(loaded, operation, inputs)
             end_ns = monotonic_ns()
         loaded.observe_exec(operation.batch_size, end_ns - begin_ns)
         if staged is not None:
             return _finished(operation, begin_ns, end_ns, staged=_Staged(loaded, outputs))
-        tensors = output_tensors(operation, loaded.spec, outputs, self._space)
-        return _finished(operation, begin_ns, end_ns, outputs=tensors, content_hash=loaded.spec.content_hash)
+        tensors = [] if outputs is None else output_tensors(operation, loaded.spec, outputs, self._space)
+        return _finished(operation, begin_ns, end_ns, outputs=tensors, content_hash=loaded.spec.content_hash, more=more)
 
     def _input(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
@@ -220,6 +233,17 @@ class DeviceModels:
         return _finished(operation, begin_ns, outputs=tensors, content_hash=loaded.spec.content_hash)
 
 
+def _run(
+    loaded: _LoadedModel, operation: Operation, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
+    """Run a batch, or a step of a stream. Return its outputs, and whether more items may follow."""
+    if operation.step is not None:
+        return loaded.model.step(operation.step, inputs)
+    if loaded.spec.streams:
+        raise ModelFailed(f"model {loaded.spec.key}: streams its outputs, and was asked for one answer")
+    return loaded.model.run(operation.batch_size, inputs), False
+
+
 def _not_loaded(operation: Operation) -> Finished:
     """Return Finished with status REFUSED: the controller may run the action elsewhere, or after the model's LOAD."""
     return not_run(operation, Status.REFUSED, monotonic_ns(), f"model {operation.model}: is not loaded")
@@ -234,6 +258,7 @@ def _finished(
     staged: Any = None,
     device_ns: int = 0,
     content_hash: str = "",
+    more: bool = False,
 ) -> Finished:
     """Build the Finished message of a success. `device_ns` is measured by the device; 0 means end minus begin."""
     end_ns = end_ns or monotonic_ns()
@@ -247,4 +272,5 @@ def _finished(
         outputs,
         staged=staged,
         content_hash=content_hash,
+        more=more,
     )

@@ -127,8 +127,21 @@ class EmulatedTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_ms: float = 0.0
     output_ms: float = 0.0
     weights_mb: float = 0.0
+    items: Annotated[int, msgspec.Meta(ge=1)] = 16
+    """Items of a stream, if the model streams."""
     sharing: EmulatedSharing | None = None
     """Times that depend on the worker's share of a device and on its neighbours, instead of declared ones."""
+
+
+class StreamSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[stream]`: the model yields its outputs as items. The deadlines are those of requests without own ones."""
+
+    first_item: str = "0"
+    """Time until the first item; 0: none."""
+    gap: str = "0"
+    """Time between two items; 0: none."""
+    max_open: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 256
+    """Streams that a copy of the model keeps open. The first step of a further one goes elsewhere, or is refused."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,6 +186,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     declared_outputs_only: bool = False
     """onnx: leave out the outputs that `[[outputs]]` does not name."""
     emulated: EmulatedTimes | None = None
+    stream: StreamSettings | None = None
 
 
 def manifest_path(folder: Path) -> Path | None:
@@ -234,6 +248,7 @@ def _check_keys(path: str, table: dict[str, Any]) -> None:
     """Raise `InvalidModel` naming the known keys if the table, or a table in it, has an unknown key."""
     tables: list[tuple[str, Any, type[msgspec.Struct]]] = [(path, table, Manifest)]
     tables.append((f"{path}: [emulated]", table.get("emulated"), EmulatedTimes))
+    tables.append((f"{path}: [stream]", table.get("stream"), StreamSettings))
     if isinstance(files := table.get("files"), dict):
         tables += [(f"{path}: [files.{name}]", entry, FileEntry) for name, entry in files.items()]
     for kind in ("inputs", "outputs"):
@@ -261,6 +276,9 @@ def _check(path: Path, manifest: Manifest) -> None:
         raise InvalidModel(f"{path}: versions: got {manifest.versions!r}, wanted {wanted}")
     for key, units, most in QUANTITIES:
         _check_quantity(path, key, getattr(manifest, key), units, most)
+    if (stream := manifest.stream) is not None:
+        for key in ("first_item", "gap"):
+            _check_quantity(path, f"stream.{key}", getattr(stream, key), DURATIONS, DURATION_MAX_NS)
     for kind, entries in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         _check_tensors(f"{path}: {kind}", entries)
     for entry in manifest.outputs:
@@ -335,6 +353,12 @@ def _check_quantity(path: Path, key: str, text: str, units: dict[str, int], most
     if amount > most:
         unit, size = max(((unit, size) for unit, size in units.items() if size <= most), key=lambda pair: pair[1])
         raise InvalidModel(f"{path}: {key}: got {text!r}, wanted at most {most // size}{unit}")
+
+
+def max_open_streams(folder: Path) -> int:
+    """Return how many streams a copy of the model in a folder keeps open; 0 if it does not stream."""
+    stream = read_manifest(folder).stream
+    return 0 if stream is None else stream.max_open
 
 
 def duration_ns(text: str) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.models import FIRST_STEP, NEXT_STEP, ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
 from horologe_gpu_worker.repository.made_up_inputs import check_broadcast, make_up_inputs, warmup_shapes
 from horologe_gpu_worker.repository.manifest import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 BATCH_SIZES = (1, 2, 4, 8, 16)
 RESHAPING = ("onnx", "torchscript", "python")
 """Runtimes that reshape tensors (`python`: for a `TritonPythonModel`)."""
+STREAMING = ("python", "emulated")
 NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
 
 
@@ -50,8 +51,11 @@ def build_spec(
     reason = unbatched_reason(manifest, signature)
     if not reason and not has_rows:
         reason = "the first dimensions do not all count rows"
-    batched = not reason
     where = settings_path(folder) or folder
+    if manifest.stream is not None:
+        _check_stream(where, manifest, runtime)
+        reason = "it streams"
+    batched = not reason
     sizes = manifest.batch_sizes or (BATCH_SIZES if batched else (1,))
     if manifest.batching == "on" and not batched:
         raise InvalidModel(f"{where}: batching: got 'on', wanted 'auto' or 'off': {reason}")
@@ -60,6 +64,9 @@ def build_spec(
     if manifest.padded and (fault := _padding_error(signature[1], reason)):
         raise InvalidModel(f"{where}: padded: got true, wanted false: {fault}")
     options = {name: getattr(manifest, name) for name in ("cache", "padded", "max_length", "weight", "guaranteed_rate")}
+    if (stream := manifest.stream) is not None:
+        sizes = NEXT_STEP, FIRST_STEP
+        options |= {"streams": True, "first_ns": duration_ns(stream.first_item), "gap_ns": duration_ns(stream.gap)}
     options |= {"slo_ns": duration_ns(manifest.slo), "cache_ttl_ns": duration_ns(manifest.cache_ttl)}
     name, version = folder.parent.name, folder.name
     spec = ModelSpec(name, version, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **options)
@@ -72,6 +79,15 @@ def build_spec(
     except InvalidInput as error:
         raise InvalidModel(f"{where}: inputs: {error.reason}") from error
     return spec
+
+
+def _check_stream(where: Path, manifest: Manifest, runtime: str) -> None:
+    """Raise `InvalidModel` for a model that cannot stream, and for keys that would have no effect on a stream."""
+    if runtime not in STREAMING:
+        raise InvalidModel(f"{where}: stream: got one, wanted none for {runtime!r}: only {', '.join(STREAMING)} stream")
+    for key, got in (("batch_sizes", manifest.batch_sizes), ("cache", manifest.cache), ("padded", manifest.padded)):
+        if got:
+            raise InvalidModel(f"{where}: {key}: got {got!r}, wanted none for a model with [stream]")
 
 
 def _check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:

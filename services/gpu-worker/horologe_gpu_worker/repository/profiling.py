@@ -18,7 +18,7 @@ import msgspec
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.core.instruments import quantile
 from horologe_common.model_limits import check_profile
-from horologe_common.models import Profile
+from horologe_common.models import FIRST_STEP, NEXT_STEP, Profile
 from horologe_common.partial_decoding import DAMAGE
 from horologe_common.service.log import logger
 from horologe_common.status import InvalidInput, ModelFailed
@@ -26,12 +26,15 @@ from horologe_gpu_worker.file_lock import lock_file
 from horologe_gpu_worker.repository.model_spec import warmup_inputs
 from horologe_gpu_worker.repository.row_check import ALL_KINDS, FLOATS, check_rows
 from horologe_gpu_worker.runtime import RowsFailed, StagedModel, WarmUpFailed
+from horologe_gpu_worker.runtimes.open_streams import Step
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
     from horologe_gpu_worker.runtime import OpenModel, Runtime
@@ -275,6 +278,8 @@ def measure_profile(
     load_ns = clock() - begin_ns
     try:
         with turn():
+            if spec.streams:
+                return Profile(measure_steps(model, warmup_inputs(spec, folder, 1), clock), load_ns)
             profile = Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
             # An index out of range may end the process's use of a CUDA device.
             kinds = (FLOATS,) if isinstance(model, StagedModel) else (ALL_KINDS, FLOATS)
@@ -287,6 +292,27 @@ def measure_profile(
         return profile
     finally:
         model.close()
+
+
+def measure_steps(model: OpenModel, inputs: Mapping[str, NDArray[Any]], clock: Callable[[], int]) -> dict[int, int]:
+    """Return the times of the first and of a later step of streams on these inputs. A stream of one item has only the
+    first.
+    """
+    times: dict[int, list[int]] = {FIRST_STEP: [], NEXT_STEP: []}
+    begin_ns = clock()
+    for stream in range(1, RUNS_MAX + 1):
+        more, number = True, 0
+        while more and number <= RUNS_MIN:
+            number += 1
+            step_ns = clock()
+            _, more = model.step(Step("", stream, number), inputs if number == 1 else {})
+            times[FIRST_STEP if number == 1 else NEXT_STEP].append(clock() - step_ns)
+        model.end_streams("")
+        took_ns = clock() - begin_ns
+        if took_ns > LONG_NS or (took_ns > ENOUGH_NS and stream >= RUNS_MIN):
+            break
+    first_ns: int = quantile(sorted(times[FIRST_STEP]), SEED_QUANTILE)
+    return {size: quantile(sorted(taken), SEED_QUANTILE) if taken else first_ns for size, taken in times.items()}
 
 
 def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, clock: Callable[[], int]) -> int:

@@ -115,7 +115,7 @@ class VersionInspector:
             inspected = msgspec.structs.replace(runtime.inspect(folder), content_hash=content.hash, notes=notes)
             _check_in_range(folder, inspected)
             spec = inspected
-            inline_io = runtime.inline_io and not _declares_transfers(manifest)
+            inline_io = spec.streams or (runtime.inline_io and not _declares_transfers(manifest))
             if kind in unmeasured:
                 return VersionReport(ModelReport(spec, None), inline_io)
             spec, profile, note = self._measure(runtime, spec, folder, content, self._report)

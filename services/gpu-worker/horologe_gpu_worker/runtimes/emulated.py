@@ -14,15 +14,16 @@ from horologe_common.clock import monotonic_ns, ms, us
 from horologe_common.interference.colocation import CoLocatedModel, ExecutionNoise, SharedDevice
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import V100_CATALOGUES
-from horologe_common.models import ModelSpec, Profile
+from horologe_common.models import FIRST_STEP, NEXT_STEP, ModelSpec, Profile
 from horologe_gpu_worker.repository.manifest import EmulatedTimes, InvalidModel, Manifest, manifest_path, read_manifest
 from horologe_gpu_worker.repository.model_signature import zeros
 from horologe_gpu_worker.repository.model_spec import BATCH_SIZES, build_spec, declared_signature
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, Runtime
 from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile
+from horologe_gpu_worker.runtimes.open_streams import OpenStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from numpy.typing import NDArray
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from horologe_common.interference.colocation import DeviceActivity
     from horologe_gpu_worker.repository.manifest import EmulatedSharing
     from horologe_gpu_worker.runtime import DeviceConfig
+    from horologe_gpu_worker.runtimes.open_streams import Step
 
 DELAY_MAX_NS, DELAY_UP_NS, DELAY_DOWN_NS = us(150), us(1), us(3)
 """Limit of the expected delay of a wake-up, and its steps after a longer and a shorter one. It follows the 0.25
@@ -90,11 +92,21 @@ class EmulatedModel(OpenModel):
 
     has_transfers = True
 
-    def __init__(self, spec: ModelSpec, times: DeclaredTimes | CoLocatedModel, waiter: Sleeper) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        times: DeclaredTimes | CoLocatedModel,
+        waiter: Sleeper,
+        items: int = 0,
+        max_open: int = 0,
+    ) -> None:
+        """`items`: of a stream; `max_open`: streams that may be open."""
         self._waiter = waiter
         self._times = times
         self._outputs = {size: zeros(spec, spec.outputs, size) for size in spec.batch_sizes}
         self._echoes = _echoes(spec)
+        self._items = items
+        self._streams = OpenStreams(self._yield_items, max_open)
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Wait for the time of the batch; see `OpenModel.run`."""
@@ -103,6 +115,18 @@ class EmulatedModel(OpenModel):
         outputs = self._outputs[batch_size] | {name: inputs[source] for name, source in self._echoes.items()}
         self._waiter.until(begin_ns, duration_ns)
         return outputs
+
+    def step(self, step: Step, inputs: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
+        return self._streams.step(step, inputs)
+
+    def end_streams(self, owner: str, streams: tuple[int, ...] = ()) -> None:
+        self._streams.end(owner, streams)
+
+    def _yield_items(self, inputs: Mapping[str, NDArray[Any]]) -> Generator[Mapping[str, NDArray[Any]], None, Any]:
+        inputs = {name: array.copy() for name, array in inputs.items()}
+        for number in range(1, self._items):
+            yield self.run(FIRST_STEP if number == 1 else NEXT_STEP, inputs)
+        return self.run(NEXT_STEP if self._items > 1 else FIRST_STEP, inputs)
 
     def copy_in(self, rows: int) -> None:
         """Wait for the transfer time of `rows` rows of input."""
@@ -121,6 +145,8 @@ class EmulatedRuntime(Runtime):
         self._config = device
         self._activity: DeviceActivity | None = None
         self._declared: dict[Path, EmulatedTimes] = {}
+        self._max_open: dict[Path, int] = {}
+        """Streams that a model keeps open, if it streams."""
         self._times: dict[Path, DeclaredTimes | CoLocatedModel] = {}
         """Times of the models by folder, read by `inspect`."""
 
@@ -128,7 +154,9 @@ class EmulatedRuntime(Runtime):
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
         times = self._declared[folder] = _times(folder, manifest)
-        if not manifest.batch_sizes:
+        if manifest.stream is not None:
+            self._max_open[folder] = manifest.stream.max_open
+        if not manifest.batch_sizes and manifest.stream is None:
             sizes = tuple(sorted(times.exec_ms)) or BATCH_SIZES
             manifest = msgspec.structs.replace(manifest, batch_sizes=sizes)
         spec = build_spec(
@@ -144,8 +172,9 @@ class EmulatedRuntime(Runtime):
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> EmulatedModel:
         """Open the model, which `inspect` has read; takes `load_ms`. It has nothing to warm up."""
         begin_ns = self._waiter.now_ns()
-        model = EmulatedModel(spec, self._times[folder], self._waiter)
-        self._waiter.until(begin_ns, ms(self._declared[folder].load_ms))
+        declared = self._declared[folder]
+        model = EmulatedModel(spec, self._times[folder], self._waiter, declared.items, self._max_open.get(folder, 0))
+        self._waiter.until(begin_ns, ms(declared.load_ms))
         return model
 
     def profile(self, spec: ModelSpec, folder: Path) -> Profile:

@@ -92,6 +92,8 @@ class AnnouncedModels:
         """Raise `InvalidInput` if a ready model lacks the application's output; it would be missing every time."""
         for model in (*application.models, *application.shadows):
             spec = self.find_ready(model)
+            if spec is not None and spec.streams:
+                raise InvalidInput(f"models: got {model!r}, which streams its outputs, wanted models with one answer")
             names = [] if spec is None else [output.name for output in spec.outputs]
             if names and application.output and application.output not in names:
                 raise InvalidInput(

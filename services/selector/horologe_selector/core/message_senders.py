@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from horologe_common.wire import (
+    Answer,
     ApplicationInfo,
+    CallTaken,
     Cancel,
     Declare,
     Dispatch,
     Drain,
     DriverReady,
     Feedback,
+    ItemsTaken,
     ModelCall,
     Models,
     Outcome,
@@ -19,6 +22,7 @@ from horologe_common.wire import (
     Query,
     Rollback,
     RunDone,
+    RunItem,
     Settle,
     Ship,
     Withdraw,
@@ -29,8 +33,9 @@ HOLDERS = ("frontend/", "selector/")
 SENDERS: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((Query, Drain, Feedback, Declare, Withdraw, Rollback, ApplicationInfo, PipelineInfo), FRONTEND),
     **dict.fromkeys((Models, Settle, Dispatch), CONTROLLER),
-    **dict.fromkeys((ModelCall, RunDone, DriverReady), DRIVER),
-    **dict.fromkeys((Cancel, Ship), HOLDERS),
+    **dict.fromkeys((ModelCall, CallTaken, RunDone, RunItem, DriverReady), DRIVER),
+    **dict.fromkeys((Cancel, ItemsTaken, Ship), HOLDERS),
+    Answer: ("selector/",),
     Outcome: (*CONTROLLER, "selector/"),
     Outputs: (*WORKER, "selector/"),
     Pong: (*FRONTEND, *CONTROLLER, *WORKER, *DRIVER),

@@ -19,7 +19,20 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.message_checks import INVALID_MESSAGES
 from horologe_common.core.protocol import UNLIMITED, Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Cancel, Drain, Models, Outcome, Outputs, Pong, Query, Release, Settle, Settled
+from horologe_common.wire import (
+    Answer,
+    Cancel,
+    Drain,
+    ItemsTaken,
+    Models,
+    Outcome,
+    Outputs,
+    Pong,
+    Query,
+    Release,
+    Settle,
+    Settled,
+)
 from horologe_selector.core.announced_models import AnnouncedModels
 from horologe_selector.core.applications.application_processor import ApplicationProcessor
 from horologe_selector.core.message_senders import SENDERS
@@ -28,6 +41,7 @@ from horologe_selector.core.predictions.cache import prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency
 from horologe_selector.core.shared_parts import SharedParts
+from horologe_selector.core.streams.streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +93,7 @@ class Selector:
         parts = SharedParts(address, settings, self.models, self.inflight, self.return_latency, self.stats, self._post)
         self.applications = ApplicationProcessor(parts, random_source, losses or {}, self.store, shared)
         self.pipelines = PipelineProcessor(parts)
+        self.streams = self.pipelines.calls.streams = Streams(parts, self._send)
         self._frontends: dict[str, bool] = {}
         """Connected frontends, and whether each has replied to Drain: it sends no further queries."""
         self._frame_limits: dict[str, int] = {}
@@ -100,6 +115,7 @@ class Selector:
             Pong: self._on_pong,
             Settle: self._on_settle,
             Drain: self._on_drain,
+            ItemsTaken: self._on_items_taken,
             **self.applications.handlers,
             **self.pipelines.handlers,
         }
@@ -119,12 +135,12 @@ class Selector:
         if not self._tick_needed and now_ns < self._wakeup_ns:
             return
         self._tick_needed = False
-        for part in (self.applications, self.pipelines):
+        for part in (self.applications, self.pipelines, self.streams):
             try:
                 part.tick(now_ns)
             except Exception as error:
                 self._faults.append(error)
-        times = (self.applications.wakeup_ns(), self.pipelines.wakeup_ns())
+        times = (self.applications.wakeup_ns(), self.pipelines.wakeup_ns(), self.streams.wakeup_ns())
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
         faults, self._faults = self._faults, []
         raise_faults(faults)
@@ -141,14 +157,17 @@ class Selector:
         """Return True if no query is open, none can arrive, and all observations are saved and acknowledged."""
         if self._draining and not all(self._frontends.values()):
             return False
-        return not self._waiters and self.applications.drained()
+        return not self._waiters and not self.streams and self.applications.drained()
 
     def check(self) -> None:
         self.inflight.check()
         self.applications.check()
         self.pipelines.check()
+        self.streams.check()
         waiting = [
-            waiter for waiter in self.inflight.waiters() if not waiter.application_query and not waiter.pipeline_call
+            waiter
+            for waiter in self.inflight.waiters()
+            if not waiter.application_query and not waiter.pipeline_call and waiter.step is None
         ]
         assert sorted(self._waiters) == sorted((waiter.holder, waiter.query.id) for waiter in waiting)
 
@@ -156,21 +175,31 @@ class Selector:
         """Update the metrics that are computed from counters, before they are exported."""
         self.applications.registry.publish_metrics(self.stats)
         self.pipelines.registry.publish_metrics(self.stats)
+        self.streams.publish_metrics()
 
     def _post(self, out: Out) -> None:
-        """Send a message. Outputs that the frontend does not accept are answered TOO_LARGE."""
+        self._send(out)
+
+    def _send(self, out: Out) -> bool:
+        """Send a message. Outputs that the frontend does not accept are answered TOO_LARGE: then return False."""
         if out.buffers and isinstance(answer := out.message, Answer):
             size, limit = sum(map(len, out.buffers)), self._frame_limits.get(out.to, UNLIMITED)
             if size > limit:
                 reason = f"outputs: got {size} bytes, wanted at most {limit} (links.max_frame_bytes)"
-                out = Out(out.to, msgspec.structs.replace(answer, status=TOO_LARGE, outputs=(), reason=reason))
+                answer = msgspec.structs.replace(answer, status=TOO_LARGE, outputs=(), reason=reason, more=False)
+                self.out.append(Out(out.to, answer))
+                return False
         self.out.append(out)
+        return True
 
     def _on_query(self, now_ns: int, holder: str, query: Query, buffers: Sequence[Buffer]) -> None:
         if not (0 < query.rows <= ROWS_MAX and abs(query.budget_ns) < NEVER_NS):  # below 0: the deadline has passed
             self.stats.count(INVALID_MESSAGES, "Query")
             reason = f"query: got {query.rows} rows and a budget of {query.budget_ns} ns, which are out of range"
             self.out.append(Out(holder, Answer(query.id, int(Status.INVALID_INPUT), (), reason)))
+        elif query.model and query.stream is not None:
+            self._tick_needed = True
+            self.streams.on_query(now_ns, holder, query)
         elif query.model:
             self._on_model_query(now_ns, holder, query)
         elif (active := self.applications.registry.active.get(query.application)) is not None:
@@ -207,6 +236,9 @@ class Selector:
             elif waiter.pipeline_call:
                 self._tick_needed = True
                 self.pipelines.calls.on_result(now_ns, waiter, result)
+            elif waiter.step is not None:
+                self._tick_needed = True
+                self.streams.on_result(now_ns, waiter, result)
             else:
                 del self._waiters[waiter.holder, waiter.query.id]
                 self._answer_model_query(now_ns, waiter, result)
@@ -216,7 +248,7 @@ class Selector:
 
     def _answer_model_query(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
         """Answer with the prediction, or with the status of its failure."""
-        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached, content_hash = result
+        status, outputs, buffers, reason, retry_after_ns, exec_ns, size, cached, content_hash, *_ = result
         number, (name, _, version) = waiter.query.id, waiter.query.model.partition("/")
         computed = status == OK and waiter.submit_id != 0
         queue_ns = max(0, now_ns - waiter.arrival_ns - exec_ns) if computed else 0
@@ -238,8 +270,16 @@ class Selector:
                 self.pipelines.runs.cancel_run(now_ns, number)
             return
         for query_id in message.ids:
-            if not self.applications.queries.cancel_query(now_ns, holder, query_id):
+            if self.streams.cancel(now_ns, holder, query_id):
+                self._tick_needed = True
+            elif not self.applications.queries.cancel_query(now_ns, holder, query_id):
                 self._cancel_model_query(now_ns, holder, query_id)
+
+    def _on_items_taken(self, now_ns: int, sender: str, message: ItemsTaken, buffers: Sequence[Buffer]) -> None:
+        if sender == self.address:
+            self.pipelines.runs.on_taken(message)
+        else:
+            self.streams.on_taken(now_ns, sender, message)
 
     def _on_pong(self, now_ns: int, peer: str, pong: Pong, buffers: Sequence[Buffer]) -> None:
         if role(peer) == "driver":
@@ -281,6 +321,9 @@ class Selector:
         address = message.address
         self.models.order.disconnect(address)
         self.return_latency.remove_peer(address)
+        if role(address) in ("worker", "frontend"):
+            self._tick_needed = True
+            self.streams.remove_peer(now_ns, address)
         if address == self.inflight.controller:
             self.inflight.controller = ""
         elif role(address) == "profiler":

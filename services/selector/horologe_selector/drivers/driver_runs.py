@@ -20,19 +20,32 @@ from horologe_common.core.protocol import UNLIMITED
 from horologe_common.service.user_files import SourceLoader
 from horologe_common.status import HorologeError, InvalidInput, Status, describe_exception
 from horologe_common.string_tensors import as_array
-from horologe_common.wire import CallDone, EndRun, ModelCall, Ping, Pong, RunDone, StartRun
+from horologe_common.wire import (
+    STREAM_WINDOW,
+    CallDone,
+    CallTaken,
+    EndRun,
+    ItemsTaken,
+    ModelCall,
+    Ping,
+    Pong,
+    RunDone,
+    RunItem,
+    StartRun,
+)
 from horologe_common.wire.frames import decode_array, encode_array
+from horologe_selector.drivers.call_stream import CallStream
 from horologe_selector.drivers.driver_loop import PREDECESSORS, RUN, DriverLoop, Predecessors
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import AnyMessage, Tensor
 
-    DriverFunction = Callable[["Caller", dict[str, NDArray[Any]]], Awaitable[Any]]
+    DriverFunction = Callable[["Caller", dict[str, NDArray[Any]]], Awaitable[Any] | AsyncIterator[Any]]
 
 FUNCTION = "run"
 REASON_LIMIT = 2000
@@ -55,8 +68,9 @@ def load_driver(path: Path) -> DriverFunction:
             raise
         line = next((frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__))), 0)
         raise InvalidInput(f"{path.name}: line {line}: {describe_exception(error)}") from error
-    function = getattr(module, FUNCTION, None)
-    if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 2:
+    function: Any = getattr(module, FUNCTION, None)
+    is_driver = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    if not is_driver or len(inspect.signature(function).parameters) != 2:
         raise InvalidInput(f"{path.name}: got no `async def {FUNCTION}(call, inputs)`, wanted one")
     return cast("DriverFunction", function)
 
@@ -91,6 +105,10 @@ class Caller:
         """Send a call. Raises `CallFailed` for too many calls, and for invalid or too large tensors."""
         return self._runs.start_call(self._run, model, tensors, sys._getframe(1).f_lineno)
 
+    def stream(self, model: str, tensors: Mapping[str, Any]) -> CallStream:
+        """Read the stream of a model: `async for outputs in call.stream(model, tensors)`. Raises as a call does."""
+        return self._runs.start_stream(self._run, model, tensors, sys._getframe(1).f_lineno)
+
     def remaining(self) -> float:
         """Return the seconds until the deadline of the query; negative after it."""
         return (self._run.deadline_ns - self._runs.clock()) / 1e9
@@ -105,7 +123,15 @@ class DriverRun:
         self.calls = 0
         self.open: dict[int, tuple[asyncio.Future[dict[str, NDArray[Any]]], tuple[int, ...], Predecessors]] = {}
         """Future, parents, and the predecessors of the calling task, by call."""
+        self.streams: dict[int, CallStream] = {}
+        """Open calls that are streams."""
         self.ended = False
+        self.items = 0
+        """Items that it has yielded."""
+        self.taken = 0
+        """Items that the receiver has taken."""
+        self.room: asyncio.Future[None] | None = None
+        """Set while it waits until the receiver takes items."""
 
 
 class DriverRuns:
@@ -146,6 +172,9 @@ class DriverRuns:
             case EndRun():
                 if run := self._runs.get(message.run):
                     self._end_run(run)
+            case ItemsTaken():
+                if run := self._runs.get(message.id):
+                    self._take_items(run, message.items)
             case Ping():
                 self.out.append((Pong(message.sent_ns, self.clock()), ()))
 
@@ -171,6 +200,24 @@ class DriverRuns:
         self, run: DriverRun, model: str, tensors: Mapping[str, Any], place: int
     ) -> asyncio.Future[dict[str, NDArray[Any]]]:
         """Send a call. Raises `CallFailed` for too many calls, and for invalid or too large tensors."""
+        return self._send_call(run, model, tensors, place, is_stream=False)[1]
+
+    def start_stream(self, run: DriverRun, model: str, tensors: Mapping[str, Any], place: int) -> CallStream:
+        """Send a call that is a stream. Raises as `start_call` does."""
+        call, future = self._send_call(run, model, tensors, place, is_stream=True)
+        stream = run.streams[call] = CallStream(self, run, call)
+        stream.begin(future)
+        return stream
+
+    def end_stream(self, run: DriverRun, call: int) -> None:
+        """Cancel a call that is a stream, unless it has ended."""
+        if run.streams.pop(call, None) is not None and (entry := run.open.pop(call, None)) is not None:
+            entry[0].cancel()
+            self.out.append((CallTaken(run.id, call, -1), ()))
+
+    def _send_call(
+        self, run: DriverRun, model: str, tensors: Mapping[str, Any], place: int, *, is_stream: bool
+    ) -> tuple[int, asyncio.Future[dict[str, NDArray[Any]]]]:
         if run.ended:
             raise asyncio.CancelledError
         if run.calls >= self._calls_limit:
@@ -181,8 +228,8 @@ class DriverRuns:
         call, predecessors, future = run.calls, PREDECESSORS.get(), self.loop.create_future()
         parents = tuple(predecessors.calls)
         run.open[call] = future, parents, predecessors
-        self.out.append((ModelCall(run.id, call, str(model), place, parents, inputs), buffers))
-        return future
+        self.out.append((ModelCall(run.id, call, str(model), place, parents, inputs, is_stream), buffers))
+        return call, future
 
     def _start_run(self, message: StartRun, buffers: Sequence[Buffer]) -> None:
         run = self._runs[message.run] = DriverRun(message.run, self.clock() + message.budget_ns)
@@ -194,7 +241,11 @@ class DriverRuns:
         buffers: list[Buffer] = []
         status, reason = int(Status.OK), ""
         try:
-            outputs, buffers = self._encode("result", await self._function(Caller(self, run), inputs), "output")
+            result = self._function(Caller(self, run), inputs)
+            if inspect.isasyncgen(result):
+                await self._send_items(run, result)
+            else:
+                outputs, buffers = self._encode("result", await cast("Awaitable[Any]", result), "output")
         except asyncio.CancelledError:
             if run.ended:
                 return
@@ -209,9 +260,34 @@ class DriverRuns:
             self.out.append((RunDone(run.id, status, reason[:REASON_LIMIT], outputs), buffers))
             self._end_run(run)
 
+    async def _send_items(self, run: DriverRun, items: AsyncIterator[Any]) -> None:
+        """Send what the driver yields, while the receiver has room for it."""
+        async for item in items:
+            outputs, buffers = self._encode("item", item, "output")
+            if run.ended:
+                return
+            run.items += 1
+            self.out.append((RunItem(run.id, outputs), buffers))
+            if run.items - run.taken >= STREAM_WINDOW:
+                run.room = self.loop.create_future()
+                await run.room
+
+    def _take_items(self, run: DriverRun, items: int) -> None:
+        run.taken = max(run.taken, min(items, run.items))
+        room = run.room
+        if room is not None and not room.done() and run.items - run.taken < STREAM_WINDOW:
+            room.set_result(None)
+
     def _resume_run(self, message: CallDone, buffers: Sequence[Buffer]) -> None:
         run = self._runs.get(message.run)
-        if run is None or (entry := run.open.pop(message.call, None)) is None:
+        if run is None:
+            return
+        if message.more:
+            if (stream := run.streams.get(message.call)) is not None:
+                stream.add_item(_decode(message.outputs, buffers))
+            return
+        run.streams.pop(message.call, None)
+        if (entry := run.open.pop(message.call, None)) is None:
             return
         future, parents, predecessors = entry
         predecessors.add(message.call, parents)
@@ -244,6 +320,7 @@ class DriverRuns:
         for future, _, _ in run.open.values():
             future.cancel()
         run.open.clear()
+        run.streams.clear()
         self.loop.cancel_run(run.id)
 
 

@@ -40,6 +40,13 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
 
 
+class StreamEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Deadlines of the items of a query that has none of its own. "0": none but that of the query."""
+
+    first_item: str = "0"
+    gap: str = "0"
+
+
 class PipelineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of `pipeline.toml`."""
 
@@ -52,6 +59,8 @@ class PipelineEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache: bool = False
     """Answer equal inputs from the prediction cache. It does not see that a model of the pipeline has changed."""
     cache_ttl: str = "0"
+    stream: StreamEntry | None = None
+    """The driver function yields its outputs as items."""
 
 
 def read_pipelines(folder: Path) -> tuple[PipelineDefinition, ...]:
@@ -126,7 +135,10 @@ def _build_spec(where: str, name: str, entry: PipelineEntry, source: bytes) -> M
         raise InvalidInput(f"{where} slo: got {entry.slo!r}, wanted more than 0, at most {DURATION_MAX_NS // s(1)}s")
     if ttl_ns < 0:
         raise InvalidInput(f"{where} cache_ttl: got {entry.cache_ttl!r}, wanted at least 0")
-    batched = all(tensor.shape[:1] == (-1,) for tensor in (*entry.inputs, *entry.outputs))
+    stream_options = {} if entry.stream is None else _stream_options(where, entry.stream)
+    if stream_options and entry.cache:
+        raise InvalidInput(f"{where} cache: got true, wanted false for a pipeline with a stream")
+    batched = not stream_options and all(tensor.shape[:1] == (-1,) for tensor in (*entry.inputs, *entry.outputs))
     sizes = (1, entry.max_rows) if batched and entry.max_rows > 1 else (1,)
     content = hashlib.blake2b(source + msgspec.msgpack.encode(entry), digest_size=16).hexdigest()
     spec = ModelSpec(
@@ -141,6 +153,7 @@ def _build_spec(where: str, name: str, entry: PipelineEntry, source: bytes) -> M
         content_hash=content,
         cache=entry.cache,
         cache_ttl_ns=ttl_ns,
+        **stream_options,
     )
     try:
         check_spec(spec)
@@ -148,6 +161,16 @@ def _build_spec(where: str, name: str, entry: PipelineEntry, source: bytes) -> M
     except InvalidInput as error:
         raise InvalidInput(f"{where} {error.reason}") from error
     return spec
+
+
+def _stream_options(where: str, entry: StreamEntry) -> dict[str, Any]:
+    """Return the fields of the signature of a pipeline that streams."""
+    options: dict[str, Any] = {"streams": True}
+    for field, name in (("first_item", "first_ns"), ("gap", "gap_ns")):
+        options[name] = limit_ns = _duration_ns(where, f"stream.{field}", getattr(entry, field))
+        if not 0 <= limit_ns <= DURATION_MAX_NS:
+            raise InvalidInput(f"{where} stream.{field}: got {limit_ns} ns, wanted 0 to {DURATION_MAX_NS // s(1)}s")
+    return options
 
 
 def _specs(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:

@@ -159,7 +159,7 @@ def print_models(states: list[ModelState], json: bool) -> None:
             spec.runtime,
             _signature(spec.inputs),
             _signature(spec.outputs),
-            " ".join(map(str, spec.batch_sizes)),
+            "stream" if spec.streams else " ".join(map(str, spec.batch_sizes)),
             f"{spec.slo_ns / 1e6:g} ms" if spec.slo_ns else "-",
         )
     out = console()

@@ -163,6 +163,11 @@ class Cluster:
                         self._update_capability(worker, share, key)
         self._assign_planned()
 
+    def find_share(self, worker: str, number: int) -> Share | None:
+        """Return a share of a connected worker that is not stopping, or None."""
+        mirror = self.workers.get(worker)
+        return None if mirror is None or mirror.draining else mirror.shares.get(number)
+
     def has_profile(self, model: str) -> bool:
         """Return whether some share can run the model, or could if its worker reconnected."""
         return model in self._profiles
@@ -254,6 +259,8 @@ class Cluster:
 
         If the request would be late, the prediction is made anew.
         """
+        if (share := request.share) is not None:
+            return share.predict(now_ns, request.model, request.spec.batch_sizes[0])
         spec = request.spec
         size = spec.batch_sizes[0] if request.rows == 1 else spec.compiled_batch_size(request.rows)
         exec_ns, _ = self.cached_exec_ns(now_ns, request.model, size)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import MessageLatency
 
 
+STREAM_NS = s(5)
+"""Time after a step for which its stream counts as open here: only its submitter knows when it ends."""
+
+
 class ClusterChanges:
     """Changes of the cluster since the last `clear`.
 
@@ -136,6 +140,8 @@ class Share:
         """Model key -> when the next LOAD may be sent to this share (`LoadBackoff`)."""
         self.kept: dict[str, bool] = {}
         """Models that the tuner's plan keeps resident here."""
+        self.last_step_ns: dict[str, int] = {}
+        """Model -> when a step of one of its streams was last sent here."""
         self.is_lost = False
         """True if its worker has disconnected."""
 
@@ -251,6 +257,10 @@ class Share:
             and model not in self.loading
             and model not in self.load_retry_ns
         )
+
+    def has_streams(self, now_ns: int, model: str) -> bool:
+        """Return whether the share has run a step of a stream of the model so recently that the stream may go on."""
+        return now_ns - self.last_step_ns.get(model, -STREAM_NS) < STREAM_NS
 
     def is_running(self, model: str) -> bool:
         return any(action.model == model for action in self.exec.pending.values())

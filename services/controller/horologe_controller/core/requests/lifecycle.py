@@ -6,11 +6,15 @@ the worker's Outputs. Nothing else removes a request.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from horologe_common.core.faults import for_each, raise_faults
 from horologe_common.core.protocol import Out
+from horologe_common.models import FIRST_STEP, NEXT_STEP
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
 from horologe_controller.core.actions import ActionMetrics
@@ -39,6 +43,12 @@ ROWS_SHIFT = 40
 shape key. Batches by distributions have one row for each request: a mixed queue would be planned by the profile."""
 ANSWERED = (int(Status.OK), int(Status.FAILED))
 """Statuses of a row whose answer is in the worker's Outputs."""
+
+
+@lru_cache(1024)
+def step_spec(spec: ModelSpec, size: int) -> ModelSpec:
+    """Return the spec of a model that streams, for queues of its first or of its later steps: see `FIRST_STEP`."""
+    return msgspec.structs.replace(spec, batch_sizes=(size,))
 
 
 class RequestTable:
@@ -79,6 +89,7 @@ class RequestTable:
             submit.traceparent,
             submit.budget_ns,
             submit.client,
+            step=submit.step,
         )
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
@@ -230,6 +241,8 @@ class RequestLifecycle:
                 self._finish(request, *self._catalogue.explain_unserved(model))
             elif request.attempts >= ATTEMPTS:
                 self._finish(request, request.failure, f"{ATTEMPTS} attempts failed")
+            elif spec.streams or request.step is not None:
+                self._enqueue_step(now_ns, request)
             elif max_rows < request.rows <= largest.max_batch:  # more than the plan's batch: it runs alone
                 request.spec, request.shape_key = largest, -request.id
                 self._queue_requests(now_ns, [request])
@@ -241,6 +254,32 @@ class RequestLifecycle:
             else:
                 valid.append(request)
         self._queue_requests(now_ns, valid)
+
+    def _enqueue_step(self, now_ns: int, request: Request) -> None:
+        """Queue a step of a stream. A first step may run again elsewhere, a later one only where its state is."""
+        spec, step = request.spec, request.step
+        if step is None or not spec.streams:
+            got, wanted = ("a stream", "one answer") if step else ("one answer", "a stream")
+            reason = f"model {request.model}: got a request for {got}, wanted one for {wanted}"
+            self._finish(request, Status.INVALID_INPUT, reason)
+            return
+        if step.number == 1:
+            request.spec, request.rows = step_spec(spec, FIRST_STEP), FIRST_STEP
+        else:
+            share = self._cluster.find_share(step.worker, step.share)
+            if share is None or request.model not in share.resident:
+                self._finish(request, Status.LOST, f"{step.worker} does not keep the state of the stream any more")
+                return
+            request.spec, request.share, request.shape_key = step_spec(spec, NEXT_STEP), share, share.index
+        self._queue_requests(now_ns, [request])
+
+    def finish_stranded(self, worker: str) -> None:
+        """Finish the queued steps of streams whose state was on a worker that has disconnected."""
+        stranded = [request for request in self.table if request.queued and request.share]
+        for request in stranded:
+            if request.share is not None and request.share.worker == worker:
+                self._scheduler.remove(request)
+                self._finish(request, Status.LOST, f"{worker} has disconnected, with the state of the stream")
 
     def _queue_requests(self, now_ns: int, requests: list[Request]) -> None:
         """Queue or refuse requests for one queue, up to `controller.max_queued`."""
@@ -273,6 +312,9 @@ class RequestLifecycle:
                     request.withdraw_attempt()
                 continue
             status = failed.get(row, result.status)
+            if status == Status.LOST and request.step is not None:
+                self._finish(request, Status.LOST, result.reason)
+                continue
             if status in ANSWERED:
                 request.action_id = FINISHED
                 self.table.remove_request(request)

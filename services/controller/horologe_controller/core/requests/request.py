@@ -8,6 +8,8 @@ from horologe_common.status import Status
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
+    from horologe_common.wire import StreamStep
+    from horologe_controller.core.cluster.share import Share
 
 UNPLACED, FINISHED = 0, -1
 """Values of `action_id` for a request that belongs to no action."""
@@ -40,6 +42,7 @@ class Request:
         budget_ns: int = 0,
         client: str = "",
         urgent_ns: int | None = None,
+        step: StreamStep | None = None,
     ) -> None:
         self.id = id
         self.submitter = submitter
@@ -67,6 +70,10 @@ class Request:
         """See `ClientOrder`."""
         self.urgent_ns = urgent_ns
         """When the request goes before all others; None: never."""
+        self.step = step
+        """The step of a stream that it is. None: it is none."""
+        self.share: Share | None = None
+        """The only share that may run it, because that keeps the state of its stream. None: any may."""
         self.action_id = UNPLACED
         self.attempts = 0
         """Number of failed attempts."""

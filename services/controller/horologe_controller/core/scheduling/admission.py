@@ -104,7 +104,8 @@ def _least_lateness_ns(
     now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, queue: ModelQueue | None
 ) -> int:
     """Return how much later than the first deadline the last request ends, in full batches on all capable shares."""
-    first, shares = requests[0], cluster.capable.get(requests[0].model, ())
+    first = requests[0]
+    shares = cluster.capable.get(first.model, ()) if first.share is None else (first.share,)
     budget_ns, time_ns, rows = first.deadline_ns - now_ns, exec_ns, len(requests) * first.rows
     most_rows = rows + queue.rows if queue else rows
     # one by one they would take longer; without shares, workers may reconnect in time

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_common.models import ModelSpec
+    from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
 
     QueueKey = tuple[int, bool]
@@ -22,11 +23,20 @@ if TYPE_CHECKING:
 class ModelQueue:
     """Queued requests of one model (and shape) in order of deadline, then arrival."""
 
-    def __init__(self, spec: ModelSpec, shape_key: int = 0, best_effort: bool = False, number: int = 0) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        shape_key: int = 0,
+        best_effort: bool = False,
+        number: int = 0,
+        share: Share | None = None,
+    ) -> None:
         self.spec = spec
         self.model = spec.key
         self.key = shape_key, best_effort
         self.best_effort = best_effort
+        self.share = share
+        """The only share that may run its requests (`Request.share`). None: any may."""
         self.number = number
         """Order of creation, which breaks ties in heaps."""
         self.rows = 0
@@ -244,7 +254,8 @@ class RequestQueues:
     def _create_queue(self, request: Request) -> ModelQueue:
         self._created += 1
         key = request.shape_key, request.best_effort
-        queue = self._queues.setdefault(request.model, {})[key] = ModelQueue(request.spec, *key, self._created)
+        queue = ModelQueue(request.spec, *key, self._created, request.share)
+        self._queues.setdefault(request.model, {})[key] = queue
         return queue
 
     def dequeue(self, request: Request) -> ModelQueue:

@@ -125,7 +125,9 @@ class ShareRankings:
         """Recompute the strategies of a queue whose requests have changed. Return the shares that hold its model."""
         waiting, kind = queue.rows > 0, queue.best_effort
         holding = self._of_model.get(queue.model, {})
-        for rankings in holding.values():
+        for share, rankings in holding.items():
+            if queue.share is not None and share is not queue.share:
+                continue
             if waiting:
                 rankings[kind].changed[queue] = True
             else:
@@ -136,7 +138,8 @@ class ShareRankings:
         """Recompute the strategies of a model's queues on a share whose estimates of it have changed."""
         rankings = self.of_share[share]
         for queue in queues:
-            rankings[queue.best_effort].changed[queue] = True
+            if queue.share is None or queue.share is share:
+                rankings[queue.best_effort].changed[queue] = True
 
     def update_residency(self, share: Share, model: str, queues: Iterable[ModelQueue]) -> None:
         """Adopt that the model of these queues was placed on the share or removed from it."""

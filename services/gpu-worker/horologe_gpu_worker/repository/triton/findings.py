@@ -218,7 +218,7 @@ RULES: dict[str, Rule] = {
     "parameters": _parameters,
     "model_warmup": _warmup,
     "model_operations": _rule("missing", "no libraries of operators are loaded"),
-    "model_transaction_policy.decoupled": _rule("missing", "a request gets exactly one answer"),
+    "model_transaction_policy.decoupled": _rule("missing", "only `predict_stream` of a class `Model` streams"),
     "model_repository_agents": _rule("missing", "agents are not run"),
     "response_cache.enable": _rule("used", "`cache`"),
     "model_metrics": _rule("limited", "histograms have buckets of their own"),

@@ -21,7 +21,7 @@ PROVIDED = frozenset({
 """Names of the module that models may use."""
 BLS = "calls of other models from a model (BLS)"
 ABSENT_METHODS = {
-    "get_response_sender": "a request gets exactly one answer, which `execute` returns",
+    "get_response_sender": "`execute` returns one answer; `predict_stream` of a class `Model` streams",
     "request_id": "models get no data of a request but its tensors",
     "correlation_id": "models get no data of a request but its tensors",
 }

@@ -12,11 +12,12 @@ from horologe_common.clock import monotonic_ns, s
 from horologe_common.models import ModelSpec, nbytes
 from horologe_common.service.parent_link import PacketSocket
 from horologe_common.service.processes import child_environment, start_isolated
-from horologe_common.status import HorologeError, ModelFailed
+from horologe_common.status import HorologeError, ModelFailed, Status
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array, encode_array
 from horologe_gpu_worker.repository.manifest import Manifest, duration_ns, size_bytes
 from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed, WarmUpFailed
+from horologe_gpu_worker.runtimes.open_streams import Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,8 +68,25 @@ class Run(msgspec.Struct, tag="run", array_like=True, frozen=True):
     """Do not log an exception of the model."""
 
 
+class RunStep(msgspec.Struct, tag="step", array_like=True, frozen=True):
+    """Run one step of a stream. Only the first one has inputs. The reply is Done or CallFailed."""
+
+    step: Step
+    tensors: tuple[Tensor, ...]
+    quiet: bool = False
+
+
+class EndStreams(msgspec.Struct, tag="end", array_like=True, frozen=True):
+    """Close these streams of an owner, or all of them; see `OpenStreams.end`. There is no reply."""
+
+    owner: str
+    streams: tuple[int, ...] = ()
+
+
 class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
     tensors: tuple[Tensor, ...]
+    more: bool = False
+    """More items of the stream may follow."""
 
 
 class CallFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
@@ -80,9 +98,11 @@ class CallFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     """The model is loaded, and raised the exception on made-up inputs."""
     rows: bool = False
     """In the warm-up: the model fails because its batch has more rows than one, or other rows than its outputs."""
+    status: int = int(Status.FAILED)
+    """REFUSED, LOST: see `OpenStreams.step`."""
 
 
-ChannelMessage: TypeAlias = Start | Loaded | ModelStarted | Run | Done | CallFailed
+ChannelMessage: TypeAlias = Start | Loaded | ModelStarted | Run | RunStep | EndStreams | Done | CallFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ChannelMessage)
@@ -102,7 +122,7 @@ def receive(packets: PacketSocket) -> tuple[ChannelMessage, dict[str, NDArray[An
     try:
         header, *frames = packets.receive()
         message: ChannelMessage = _decoder.decode(header)
-        tensors = message.tensors if isinstance(message, Run | Done) else ()
+        tensors = message.tensors if isinstance(message, Run | RunStep | Done) else ()
         return message, {tensor.name: _array(tensor, frame) for tensor, frame in zip(tensors, frames, strict=True)}
     except (msgspec.MsgspecError, HorologeError, ValueError) as error:
         raise ModelFailed(f"message: {error}") from error
@@ -200,17 +220,34 @@ class ModelProcess:
         Raises `ModelFailed` if the process cannot run another.
         """
         headers, buffers = pack(inputs)
+        return self._run(Run(batch_size, headers, quiet), buffers)
+
+    def run_step(
+        self, step: Step, inputs: Mapping[str, NDArray[Any]]
+    ) -> tuple[Done | CallFailed, dict[str, NDArray[Any]]]:
+        """Run one step of a stream, as `run_batch` runs a batch."""
+        headers, buffers = pack(inputs)
+        return self._run(RunStep(step, headers), buffers)
+
+    def end_streams(self, owner: str, streams: tuple[int, ...]) -> None:
+        """Close streams. Does not wait for it. A process that has ended has none."""
+        with suppress(OSError):
+            send(self._packets, EndStreams(owner, streams))
+
+    def _run(
+        self, message: Run | RunStep, buffers: Sequence[Buffer]
+    ) -> tuple[Done | CallFailed, dict[str, NDArray[Any]]]:
         # A process that died while idle is detected here. `_receive` raises with its exit code.
         with suppress(BrokenPipeError, ConnectionResetError):
             try:
-                send(self._packets, Run(batch_size, headers, quiet), buffers)
+                send(self._packets, message, buffers)
             except TimeoutError:
                 reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
                 raise ProcessFailed(reason, "hang") from None
-        message, outputs = self._receive()
-        if not isinstance(message, Done | CallFailed):
-            raise ModelFailed(f"got {message}, wanted Done or Failed")
-        return message, outputs
+        reply, outputs = self._receive()
+        if not isinstance(reply, Done | CallFailed):
+            raise ModelFailed(f"got {reply}, wanted Done or Failed")
+        return reply, outputs
 
     def _receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
         try:

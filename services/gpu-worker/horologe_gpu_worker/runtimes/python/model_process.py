@@ -12,24 +12,28 @@ import resource
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.parent_link import PacketSocket, connect_to_parent
 from horologe_common.service.standard_streams import install_lossy_streams
-from horologe_common.status import HorologeError, ModelFailed, describe_exception
+from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, describe_exception
 from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.repository.content import ContentHashes
-from horologe_gpu_worker.repository.manifest import model_path, read_manifest
+from horologe_gpu_worker.repository.manifest import max_open_streams, model_path, read_manifest
 from horologe_gpu_worker.repository.reshaping import has_reshapes
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
+from horologe_gpu_worker.runtimes.open_streams import OpenStreams, Step
 from horologe_gpu_worker.runtimes.python.channel import (
     CallFailed,
     Done,
+    EndStreams,
     Loaded,
     ModelStarted,
     Run,
+    RunStep,
     Start,
     pack,
     receive,
@@ -40,7 +44,7 @@ from horologe_gpu_worker.runtimes.python.triton_model import CLASS as TRITON_CLA
 from horologe_gpu_worker.runtimes.python.triton_model import TritonModel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -84,10 +88,15 @@ def serve(packets: PacketSocket) -> None:
         send(packets, _failed(error, fatal=True))
         return
     send(packets, ModelStarted(slowest_ns))
+    streams = OpenStreams(getattr(model, "predict_stream", None) or _no_streams, max_open_streams(folder))
     while True:
         message, inputs = receive(packets)
-        assert isinstance(message, Run)
-        send(packets, *run_batch(model, inputs, message.quiet))
+        if isinstance(message, EndStreams):
+            end_streams(streams, message)
+        else:
+            assert isinstance(message, Run | RunStep)
+            run = partial(run_batch, model) if isinstance(message, Run) else partial(run_step, streams, message.step)
+            send(packets, *answer(run, inputs, message.quiet))
 
 
 def load_model(folder: Path, spec: ModelSpec, device: str) -> Any:
@@ -112,20 +121,22 @@ def load_model(folder: Path, spec: ModelSpec, device: str) -> Any:
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
     model = module.Model()
     imports.check_modules()
-    if not callable(getattr(model, "predict_batch", None)):
-        raise ModelFailed("model.py: Model: got no method predict_batch, wanted predict_batch(self, inputs)")
+    method = "predict_stream" if spec.streams else "predict_batch"
+    if not callable(getattr(model, method, None)):
+        raise ModelFailed(f"model.py: Model: got no method {method}, wanted {method}(self, inputs)")
     return model
 
 
 def run_warm_up(model: Any, start: Start) -> int:
     """Run every batch size and return the longest time in ns; see repository/warm_up.py."""
     slowest_ns = 0
+    streams = OpenStreams(model.predict_stream, 1) if start.spec.streams else None
 
     def run(batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         nonlocal slowest_ns
         begin_ns = time.monotonic_ns()
         try:
-            outputs = predict(model, inputs)
+            outputs = predict(model, inputs) if streams is None else warm_up_stream(streams, inputs)
         except MemoryError:
             raise
         except Exception as error:
@@ -138,20 +149,66 @@ def run_warm_up(model: Any, start: Start) -> int:
 
 
 def predict(model: Any, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    outputs = model.predict_batch(inputs)
+    return as_outputs("predict_batch", model.predict_batch(inputs))
+
+
+def as_outputs(method: str, outputs: Any) -> dict[str, NDArray[Any]]:
     if not isinstance(outputs, dict):
-        raise ModelFailed(f"predict_batch: got {type(outputs).__name__}, wanted a dict of output name to array")
+        raise ModelFailed(f"{method}: got {type(outputs).__name__}, wanted a dict of output name to array")
     return {str(name): as_array(value) for name, value in outputs.items()}
 
 
-def run_batch(model: Any, inputs: dict[str, NDArray[Any]], quiet: bool) -> tuple[Done | CallFailed, list[Buffer]]:
+def warm_up_stream(streams: OpenStreams, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Run the first two steps of a stream, and return its first item."""
+    item, more = streams.step(Step("", 0, 1), inputs)
+    if item is None:
+        raise ModelFailed("predict_stream: got no item, wanted at least one")
+    if more:
+        streams.step(Step("", 0, 2), {})
+    streams.end("")
+    return as_outputs("predict_stream", item)
+
+
+def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done, list[Buffer]]:
+    headers, buffers = pack(predict(model, inputs), "output")
+    return Done(headers), buffers
+
+
+def run_step(streams: OpenStreams, step: Step, inputs: dict[str, NDArray[Any]]) -> tuple[Done, list[Buffer]]:
+    """Run one step. A stream whose item cannot be sent is closed."""
+    item, more = streams.step(step, inputs)
     try:
-        headers, buffers = pack(predict(model, inputs), "output")
+        headers, buffers = pack(as_outputs("predict_stream", {} if item is None else item), "output")
+    except BaseException:
+        streams.end(step.owner, (step.stream,))
+        raise
+    return Done(headers, more), buffers
+
+
+def answer(
+    run: Callable[[dict[str, NDArray[Any]]], tuple[Done, list[Buffer]]], inputs: dict[str, NDArray[Any]], quiet: bool
+) -> tuple[Done | CallFailed, list[Buffer]]:
+    """Return the result of a call of the model, or its failure."""
+    try:
+        return run(inputs)
     except MemoryError as error:  # a memory leak would continue
         return _failed(error, fatal=True), []
+    except (Refused, Lost) as error:
+        return CallFailed(error.reason, status=int(error.status)), []
     except Exception as error:
         return _failed(error, fatal=False, quiet=quiet), []
-    return Done(headers), buffers
+
+
+def end_streams(streams: OpenStreams, message: EndStreams) -> None:
+    """Close streams. An exception of a `finally` of the model is only logged: its stream has ended."""
+    try:
+        streams.end(message.owner, message.streams)
+    except Exception as error:
+        _failed(error, fatal=False)
+
+
+def _no_streams(inputs: object) -> None:
+    raise ModelFailed("the model does not stream")
 
 
 def _failed(error: Exception, fatal: bool, quiet: bool = False) -> CallFailed:

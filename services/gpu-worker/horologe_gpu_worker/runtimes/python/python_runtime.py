@@ -13,14 +13,14 @@ from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
 from horologe_common.service.processes import Backoff, start_patiently
-from horologe_common.status import ModelFailed
+from horologe_common.status import ModelFailed, error_for
 from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.repository.model_spec import build_spec, declared_signature
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
-from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, ModelProcess
+from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, Done, ModelProcess
 from horologe_gpu_worker.runtimes.python.model_environment import find_environment, make_environment
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_gpu_worker.runtime import DeviceConfig
+    from horologe_gpu_worker.runtimes.open_streams import Step
 
 MODEL = "model.py"
 KEPT_MAX, KEPT_LOAD_NS = 4, s(1)
@@ -88,11 +89,37 @@ class PythonModel(OpenModel):
     def run(
         self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False
     ) -> Mapping[str, NDArray[Any]]:
+        _, outputs = self._call(lambda process: process.run_batch(batch_size, inputs, quiet), quiet)
+        check_outputs(self._spec, batch_size, outputs)
+        self._backoff.reset()
+        return outputs
+
+    def step(self, step: Step, inputs: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
+        message, item = self._call(lambda process: process.run_step(step, inputs))
+        try:
+            if item:
+                check_outputs(self._spec, 1, item)
+        except ModelFailed:
+            self.end_streams(step.owner, (step.stream,))
+            raise
+        self._backoff.reset()
+        return item or None, message.more
+
+    def end_streams(self, owner: str, streams: tuple[int, ...] = ()) -> None:
+        if self._process is not None and self._ready:
+            self._process.end_streams(owner, streams)
+
+    def _call(
+        self,
+        call: Callable[[ModelProcess], tuple[Done | CallFailed, dict[str, NDArray[Any]]]],
+        quiet: bool = False,
+    ) -> tuple[Done, dict[str, NDArray[Any]]]:
+        """Return what the process answers. Raises `ModelFailed`, `Refused` or `Lost`."""
         if (process := self._running_process()) is None:
             reason = f"model {self._spec.key}: is being restarted after: {self._last_failure}"
             raise ProcessFailed(reason, "restarting")
         try:
-            message, outputs = process.run_batch(batch_size, inputs, quiet)
+            message, outputs = call(process)
         except ModelFailed as error:
             cause = self._restart(error, quiet)
             raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
@@ -100,10 +127,8 @@ class PythonModel(OpenModel):
             if message.fatal:
                 cause = self._restart(ModelFailed(message.reason), quiet)
                 raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)
-            raise ModelFailed(f"model {self._spec.key}: {message.reason}")
-        check_outputs(self._spec, batch_size, outputs)
-        self._backoff.reset()
-        return outputs
+            raise error_for(message.status, f"model {self._spec.key}: {message.reason}")
+        return message, outputs
 
     def _running_process(self) -> ModelProcess | None:
         """Return the process if it has loaded the model. Start one if that failed before and its delay is over."""
@@ -147,6 +172,7 @@ class PythonModel(OpenModel):
     def close(self) -> None:
         """End the process, or keep the model for its next `open`."""
         kept, self.kept = self.kept, None
+        self.end_streams("")
         if kept is not None and self._ready and self._load_ns >= KEPT_LOAD_NS:
             kept.set_content(self._spec)
             kept.keep(self._spec, self, 1)
@@ -166,7 +192,7 @@ class PythonModel(OpenModel):
 
 
 class PythonRuntime(Runtime):
-    """Models written in Python: `model.py` with `class Model: def predict_batch(self, inputs) -> outputs`."""
+    """Models written in Python: `model.py` with a class `Model`, which has `predict_batch` or `predict_stream`."""
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._device = device

@@ -16,7 +16,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.models import check_request
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status, error_for
 from horologe_common.string_tensors import check_strings
-from horologe_common.wire import CallDone, Query, Sample
+from horologe_common.wire import CallDone, ItemsTaken, Query, Sample, StreamLimits
 from horologe_selector.core.predictions.inflight import OK, Waiter
 
 if TYPE_CHECKING:
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import ModelCall, Submit
+    from horologe_common.wire import Answer, CallTaken, ModelCall, Submit
     from horologe_selector.core.pipelines.run_trace import Stage
     from horologe_selector.core.pipelines.runs import PipelineRun
     from horologe_selector.core.predictions.inflight import PredictionResult
     from horologe_selector.core.shared_parts import SharedParts
+    from horologe_selector.core.streams.streams import Streams
 
 SAMPLE_NS = s(1)
 """Interval between two samples of the calls of a pipeline to each model, for the profiler."""
@@ -90,6 +91,8 @@ class PipelineCalls:
         self.sampler = IntermediateSampler(staging)
         self._drop = parts.settings.pipeline_drop
         self._post = parts.post
+        self.streams: Streams | None = None
+        """Runs the calls that are streams. Set by the selector."""
         self._calls: dict[int, OpenCall] = {}
         self._last_id = 0
 
@@ -113,6 +116,10 @@ class PipelineCalls:
         waiter = Waiter(self._address, query, now_ns, deadline_ns, pipeline_call=query.id)
         call = self._calls[query.id] = OpenCall(run, message.call, stage, waiter)
         run.calls[message.call] = call
+        if message.stream:
+            assert self.streams is not None
+            self.streams.on_query(now_ns, self._address, query)
+            return
         result = self._inflight.request_prediction(now_ns, waiter, spec, spec.key, b"")
         assert result is None  # without a key nothing is cached
 
@@ -121,6 +128,9 @@ class PipelineCalls:
     ) -> tuple[ModelSpec, Query, int]:
         """Return the signature, the query and its deadline, and stage its inputs. Raises `HorologeError`."""
         spec = self._find_model(run, message.model)
+        if spec.streams != message.stream or (message.stream and spec.key in self._models.pipelines):
+            wanted = "`call.stream` for a model that streams, and `call` for others and for pipelines"
+            raise InvalidInput(f"model {message.model!r}: wanted {wanted}")
         rows, shape_key, length = check_request(spec, message.inputs)
         if spec.has_string_inputs:
             check_strings(spec, message.inputs, buffers)
@@ -147,6 +157,7 @@ class PipelineCalls:
             length,
             name,
             client=submit.client,
+            stream=StreamLimits(spec.first_ns, spec.gap_ns) if message.stream else None,
         )
         return spec, query, deadline_ns
 
@@ -187,6 +198,37 @@ class PipelineCalls:
         done = CallDone(run.id, call.number, OK, "", result.outputs)
         self._post(Out(run.pipeline.driver, done, result.buffers))
 
+    def on_answer(self, now_ns: int, sender: str, answer: Answer, buffers: Sequence[Buffer]) -> None:
+        """Pass an item of a call on to its driver, or the end of its stream."""
+        if (call := self._calls.get(answer.id)) is None or sender != self._address:
+            return
+        run = call.run
+        run.exec_ns += answer.exec_ns
+        run.device_ns += answer.exec_ns
+        if not answer.more:
+            del self._calls[answer.id], run.calls[call.number]
+            self.staging.release(answer.id)
+            if answer.status != OK:
+                self._fail_call(run, call.number, call.stage, answer.status, answer.reason)
+                return
+            run.trace.end_call(now_ns, call.number, now_ns - call.waiter.arrival_ns)
+        done = CallDone(run.id, call.number, OK, "", answer.outputs, answer.more)
+        self._post(Out(run.pipeline.driver, done, buffers))
+
+    def on_taken(self, now_ns: int, run: PipelineRun, message: CallTaken) -> None:
+        """Make further items of a call, or end its stream."""
+        call = run.calls.get(message.call)
+        if call is None or call.waiter.query.stream is None or self.streams is None:
+            return
+        number = call.waiter.pipeline_call
+        if message.items >= 0:
+            self.streams.on_taken(now_ns, self._address, ItemsTaken(number, message.items))
+            return
+        del self._calls[number], run.calls[message.call]
+        self.staging.release(number)
+        self.streams.cancel(now_ns, self._address, number)
+        run.trace.end_call(now_ns, call.number, now_ns - call.waiter.arrival_ns)
+
     def _fail_call(self, run: PipelineRun, number: int, stage: Stage, status: int, reason: str) -> None:
         """Answer a call without outputs. The driver function may catch it, or end the query with this status."""
         self.count_drop(run, stage)
@@ -202,6 +244,8 @@ class PipelineCalls:
         for call in run.calls.values():
             del self._calls[call.waiter.pipeline_call]
             self.staging.release(call.waiter.pipeline_call)
+            if call.waiter.query.stream is not None and self.streams is not None:
+                self.streams.cancel(now_ns, self._address, call.waiter.pipeline_call)
             self._inflight.remove_waiter(now_ns, call.waiter)
         run.calls.clear()
 

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.protocol import Out
 from horologe_common.core.staging import StagedInputs
-from horologe_common.wire import Dispatch, DriverReady, ModelCall, PipelineInfo, QueriesArrived, RunDone, Ship, Submit
+from horologe_common.wire import (
+    Answer,
+    CallTaken,
+    Dispatch,
+    DriverReady,
+    ModelCall,
+    PipelineInfo,
+    QueriesArrived,
+    RunDone,
+    RunItem,
+    Ship,
+    Submit,
+)
 from horologe_selector.core.pipelines.calls import PipelineCalls
 from horologe_selector.core.pipelines.pipeline_registry import PipelineRegistry
 from horologe_selector.core.pipelines.runs import PipelineRuns
@@ -37,7 +49,10 @@ class PipelineProcessor:
             Ship: self.runs.on_ship,
             Dispatch: self._on_dispatch,
             ModelCall: self.runs.on_model_call,
+            CallTaken: self.runs.on_call_taken,
+            Answer: self.calls.on_answer,
             RunDone: self.runs.on_run_done,
+            RunItem: self.runs.on_run_item,
             DriverReady: self.runs.on_driver_ready,
             DriverEnded: self.runs.on_driver_ended,
             PipelinesRead: self._on_pipelines_read,

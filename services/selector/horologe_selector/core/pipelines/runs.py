@@ -14,7 +14,7 @@ from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.protocol import Out
 from horologe_common.models import check_tensor
 from horologe_common.status import HorologeError, InvalidInput, Status
-from horologe_common.wire import Dispatch, EndRun, Outcome, Outputs, RowStatus, StartRun
+from horologe_common.wire import Dispatch, EndRun, ItemsTaken, Outcome, Outputs, RowStatus, StartRun
 from horologe_selector.core.pipelines.calls import OpenCall, PipelineCalls
 from horologe_selector.core.pipelines.run_trace import RunTrace
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import DriverReady, ModelCall, RunDone, Ship, Submit, Tensor
+    from horologe_common.wire import CallTaken, DriverReady, ModelCall, RunDone, RunItem, Ship, Submit, Tensor
     from horologe_selector.core.pipelines.pipeline_registry import Pipeline, PipelineRegistry
     from horologe_selector.core.shared_parts import SharedParts
     from horologe_selector.driver import DriverEnded
@@ -49,6 +49,8 @@ class PipelineRun(msgspec.Struct, eq=False):
     attempts: int = 0
     """Number of times that the driver has started the run."""
     calls: dict[int, OpenCall] = {}
+    items: int = 0
+    """Items that the driver has yielded: they are not made again."""
     exec_ns: int = 0
     """Execution time of its calls."""
     device_ns: int = 0
@@ -147,6 +149,10 @@ class PipelineRuns:
         if run := self._find_run(message.run, driver):
             self._calls.start_call(now_ns, run, message, buffers)
 
+    def on_call_taken(self, now_ns: int, driver: str, message: CallTaken, buffers: Sequence[Buffer]) -> None:
+        if run := self._find_run(message.run, driver):
+            self._calls.on_taken(now_ns, run, message)
+
     def on_driver_ready(self, now_ns: int, driver: str, message: DriverReady, buffers: Sequence[Buffer]) -> None:
         """Send the waiting runs to a driver that has started, or fail them if it could not be loaded."""
         pipeline, reason = self._registry.find_pipeline(driver.partition("/")[2]), message.reason
@@ -173,11 +179,18 @@ class PipelineRuns:
         elif pipeline.state == "LOADING":
             self._registry.set_state(pipeline, "UNAVAILABLE", f"its driver ended before it was ready: {reason}")
         for run in self._runs_of(pipeline):
-            if pipeline.state == "UNAVAILABLE" or run.id == message.run or run.attempts >= ATTEMPTS:
+            if run.items and run.id != message.run:
+                self.fail_run(now_ns, run, int(Status.LOST), f"the driver's process ended: {reason}")
+            elif pipeline.state == "UNAVAILABLE" or run.id == message.run or run.attempts >= ATTEMPTS:
                 self.fail_run(now_ns, run, int(Status.FAILED), f"the driver's process ended: {reason}")
             else:
                 self._calls.cancel_calls(now_ns, run)
                 run.trace = RunTrace(now_ns)
+
+    def on_taken(self, message: ItemsTaken) -> None:
+        """Pass on to the driver how many items of a stream were taken."""
+        if (run := self._runs.get(message.id)) is not None and run.attempts:
+            self._post(Out(run.pipeline.driver, message))
 
     def withdraw_pipeline(self, now_ns: int, pipeline: Pipeline) -> None:
         """Continue the runs of a pipeline with its new content, or fail them if there is none."""
@@ -186,10 +199,30 @@ class PipelineRuns:
             if successor is None or successor.state == "UNAVAILABLE":
                 self.fail_run(now_ns, run, int(Status.UNKNOWN_MODEL), "it is not served any more")
                 continue
+            if run.items:
+                self.fail_run(now_ns, run, int(Status.LOST), "its driver was replaced")
+                continue
             self._calls.cancel_calls(now_ns, run)
             pipeline.open_runs -= 1
             run.pipeline, run.trace, run.attempts = successor, RunTrace(now_ns), 0
             self._registry.add_run(now_ns, successor)
+
+    def on_run_item(self, now_ns: int, driver: str, message: RunItem, buffers: Sequence[Buffer]) -> None:
+        """Send an item of a stream, or fail a run that must not yield."""
+        if (run := self._find_run(message.run, driver)) is None:
+            return
+        spec = run.pipeline.spec
+        try:
+            if not spec.streams:
+                raise InvalidInput("the driver yields, and its table in pipeline.toml has no `stream`")
+            _check_outputs(spec, message.outputs)
+        except InvalidInput as error:
+            self.fail_run(now_ns, run, int(Status.FAILED), error.reason)
+            return
+        run.items += 1
+        row = RowStatus(run.id, 1, more=True)
+        outputs = Outputs(0, (row,), message.outputs, spec.key, 1, now_ns, now_ns, spec.content_hash)
+        self._post(Out(self._address, outputs, buffers))
 
     def on_run_done(self, now_ns: int, driver: str, message: RunDone, buffers: Sequence[Buffer]) -> None:
         """Answer with what the driver function has returned or raised."""
@@ -198,7 +231,8 @@ class PipelineRuns:
         status, reason = message.status, message.reason
         if status == OK:
             try:
-                rows = _check_outputs(run.pipeline.spec, message.outputs)
+                is_end = run.items and not message.outputs
+                rows = 0 if is_end else _check_outputs(run.pipeline.spec, message.outputs)
                 if rows not in (0, run.submit.rows):
                     raise InvalidInput(f"result: got {rows} rows, wanted {run.submit.rows}")
             except HorologeError as error:

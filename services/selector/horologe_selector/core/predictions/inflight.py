@@ -14,7 +14,7 @@ import msgspec
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
-from horologe_common.wire import Cancel, Outcome, Outputs, Submit, Tensor
+from horologe_common.wire import Cancel, EndStreams, Outcome, Outputs, StreamStep, Submit, Tensor
 from horologe_common.wire.frames import split_rows
 from horologe_selector.core.predictions.cache import PredictionCache
 
@@ -52,6 +52,8 @@ class Waiter(msgspec.Struct, eq=False):
     """Id of the staged inputs of a pipeline's call; 0 for other queries."""
     sequence: int = 0
     """Key among the followers of its in-flight prediction."""
+    step: StreamStep | None = None
+    """The step of a stream that it is; for a pipeline, its run. None: it is not for a stream."""
 
     @property
     def best_effort(self) -> bool:
@@ -115,6 +117,11 @@ class PredictionResult(NamedTuple):
     cached: bool = False
     content_hash: str = ""
     """Content of the model that made the prediction. Empty: not known."""
+    more: bool = False
+    """The outputs are an item of a stream, and more may follow. Without outputs, the item needs further steps."""
+    worker: str = ""
+    """Worker and share that ran a step of a stream."""
+    share: int = 0
 
 
 class InflightPredictions:
@@ -135,7 +142,7 @@ class InflightPredictions:
         self.cache = PredictionCache(settings.cache_bytes)
         self._ttl_ns = settings.cache_ttl_ns
         self.controller = ""
-        self._address = address
+        self.address = address
         self._pipelines = pipelines
         self._stats = stats
         self._post = post
@@ -181,7 +188,7 @@ class InflightPredictions:
     def _submit(self, now_ns: int, inflight: InflightPrediction) -> None:
         """Submit to the controller, or when the next controller connects if none is connected."""
         leader, query, key = inflight.leader, inflight.leader.query, inflight.key
-        if not (receiver := self._address if key in self._pipelines else self.controller):
+        if not (receiver := self.address if key in self._pipelines else self.controller):
             return
         number, budget_ns, holder = inflight.submit_id, leader.deadline_ns - now_ns, leader.holder
         rows, best_effort, shape, length = query.rows, leader.best_effort, query.shape_key, query.length
@@ -198,6 +205,7 @@ class InflightPredictions:
             query.application,
             traceparent=query.traceparent,
             client=query.client,
+            step=leader.step if leader.step is None or leader.step.number > 1 else StreamStep(number, 1),
         )
         self._post(Out(receiver, submit))
 
@@ -220,18 +228,36 @@ class InflightPredictions:
             if item.status == OK:
                 parts = next(groups)
                 if (inflight := self._inflight.get(item.id)) is not None:
-                    self._deliver_outputs(now_ns, inflight, message, parts)
+                    self._deliver_outputs(now_ns, inflight, worker, message, item.more, parts)
+                elif item.more and worker != self.address:  # the stream ended before its first step did
+                    self._post(Out(worker, EndStreams(message.share, message.model, (item.id,))))
             elif item.status in ANSWERED_WITHOUT_OUTPUTS:
+                self._end_failed_stream(worker, message, item.id)
                 self.on_outcome(now_ns, worker, Outcome(item.id, item.status, item.reason))
 
+    def _end_failed_stream(self, worker: str, message: Outputs, submit_id: int) -> None:
+        """Drop the state of a stream whose first step has failed, such as with an item that is too large."""
+        inflight = self._inflight.get(submit_id)
+        if inflight is not None and inflight.leader.step is not None and worker != self.address:
+            self._post(Out(worker, EndStreams(message.share, message.model, (submit_id,))))
+
     def _deliver_outputs(
-        self, now_ns: int, inflight: InflightPrediction, message: Outputs, parts: Sequence[tuple[Tensor, Buffer]]
+        self,
+        now_ns: int,
+        inflight: InflightPrediction,
+        worker: str,
+        message: Outputs,
+        more: bool,
+        parts: Sequence[tuple[Tensor, Buffer]],
     ) -> None:
-        self._remove_inflight(inflight)
+        if not more or worker != self.address:  # the run of a pipeline has further items
+            self._remove_inflight(inflight)
         outputs, buffers = tuple([part[0] for part in parts]), [part[1] for part in parts]
         exec_ns = message.end_ns - message.begin_ns
         content_hash = message.content_hash
         result = PredictionResult(OK, outputs, buffers, "", 0, exec_ns, message.batch_size, False, content_hash)
+        if inflight.leader.step is not None:
+            result = result._replace(more=more, worker="" if worker == self.address else worker, share=message.share)
         if inflight.cache_key and content_hash in ("", inflight.content_hash):
             self.cache.store(now_ns, inflight.cache_key, outputs, buffers, inflight.ttl_ns or self._ttl_ns)
         self._deliver(now_ns, inflight.leader, result)
@@ -267,7 +293,7 @@ class InflightPredictions:
         if waiter is not inflight.leader:
             inflight.followers.pop(waiter.sequence, None)
             return
-        receiver = self._address if inflight.key in self._pipelines else self.controller
+        receiver = self.address if inflight.key in self._pipelines else self.controller
         self._post(Out(receiver, Cancel((inflight.submit_id,))))
         if inflight.promote_follower():
             self._last_id += 1

@@ -78,7 +78,7 @@ class LoadPlacement:
         lane_free_ns = self._update_lanes(now_ns, cluster)
         if self._free:
             demand.update(now_ns, cluster.residency)
-            if self._unkept and self._load_kept(cluster.specs, demand, plan):
+            if self._unkept and self._load_kept(now_ns, cluster.specs, demand, plan):
                 pass
             elif demand.needs_load():
                 self._load_for_demand(now_ns, cluster, demand, plan)
@@ -90,7 +90,7 @@ class LoadPlacement:
                 lane_free_ns = self._wakes.smallest_priority()
         return lane_free_ns if lane_free_ns is not None and len(demand) else None
 
-    def _load_kept(self, specs: Mapping[str, ModelSpec], demand: Demand, plan: Decisions) -> bool:
+    def _load_kept(self, now_ns: int, specs: Mapping[str, ModelSpec], demand: Demand, plan: Decisions) -> bool:
         """Load a model that the plan keeps on a share and that the share lacks. Return whether there is one."""
         starting = {(batch.share, batch.model): True for batch in plan.start}
         for share in list(self._unkept):
@@ -98,7 +98,7 @@ class LoadPlacement:
             if not missing:
                 del self._unkept[share]
             for model in missing if share in self._free else ():
-                victims = _choose_victims(share, specs[model].pages, demand, starting)
+                victims = _choose_victims(now_ns, share, specs[model].pages, demand, starting)
                 if victims is not None:
                     plan.unload.extend((share, victim) for victim in victims)
                     plan.load.append((share, model))
@@ -116,7 +116,7 @@ class LoadPlacement:
             if pages >= self._full.get(share, pages + 1):
                 continue
             eviction = self._guard(now_ns, share, model, cluster, demand)
-            victims = _choose_victims(share, pages, demand, starting, eviction)
+            victims = _choose_victims(now_ns, share, pages, demand, starting, eviction)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
@@ -207,13 +207,16 @@ class LoadPlacement:
 
 
 def _choose_victims(
+    now_ns: int,
     share: Share,
     pages: float,
     demand: Demand,
     starting: Mapping[tuple[Share, str], bool],
     eviction: Eviction | None = None,
 ) -> list[str] | None:
-    """Return the least recently used models to unload for `pages`, those with demand last; None if there are too few.
+    """Return the least recently used models to unload for `pages`; None if there are too few.
+
+    Models with demand, and those whose streams would be lost, come last.
 
     A running model stays. So does a model that was loaded for requests still waiting, until it has run: otherwise two
     models could evict each other forever, and neither would run.
@@ -226,7 +229,7 @@ def _choose_victims(
             return victims
         if model in share.kept or (eviction is not None and eviction.keeps(model)):
             continue
-        if model in demand:
+        if model in demand or share.has_streams(now_ns, model):
             if model not in share.unused and (share, model) not in starting:
                 in_demand.append(model)
         elif (share, model) not in starting and not share.is_running(model):

@@ -32,8 +32,11 @@ class LoadPlanner:
         self.placement = LoadPlacement(settings, self._wait_ns, traffic)
 
     def add_requests(self, now_ns: int, requests: Iterable[Request], exec_ns: int, load_ns: int) -> None:
-        """Count queued requests of one model, if a model is missing. One alone takes `exec_ns`, a LOAD `load_ns`."""
-        for request in requests:
+        """Count queued requests of one model, if a model is missing. One alone takes `exec_ns`, a LOAD `load_ns`.
+
+        A LOAD does not help requests that only one share may run.
+        """
+        for request in [request for request in requests if request.share is None]:
             last_start_ns = request.deadline_ns - exec_ns
             helped_until_ns = last_start_ns - load_ns - self._wait_ns
             self.demand.add_request(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)

@@ -1,0 +1,67 @@
+"""Streams in the simulator: beside other requests, cancelled, and with workers, selector and controller that die."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horologe_common.clock import ms, s
+from horologe_common.status import Status
+from horologe_sim.engine.simulated_faults import Fault
+from horologe_sim.engine.simulated_readers import SimulatedReaders
+from horologe_sim.scenario.scenario import ModelEntry, Scenario
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from horologe_sim.scenario.workload import LoadPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ITEMS = 12
+TEXT = ModelEntry("text", {1: 5.0, 2: 15.0}, items=ITEMS, first_item_ns=ms(500), gap_ns=ms(300))
+UNARY = ModelEntry("unary", {1: 5.0}, slo_ns=ms(100))
+
+
+def run(readers: int, cancel_after: int = 0, **fields: Any) -> tuple[SimulatedCluster, SimulatedReaders]:
+    """Run readers on two workers for two seconds, and check that nothing is left open."""
+    scenario = Scenario((UNARY, TEXT), duration_ns=s(2), workers=2, **fields)
+    cluster = SimulatedCluster(scenario)
+    made: list[SimulatedReaders] = []
+
+    def make(process: Any) -> Sequence[Any]:
+        spec = cluster.signatures["text"]
+        made.append(SimulatedReaders("client/0000000a", spec, readers, s(1), cluster.end_ns, cancel_after))
+        return made
+
+    cluster.world.add("readers", make)
+    cluster.run()
+    cluster.world.run(cluster.world.now_ns + s(3))
+    cluster.world.check()
+    for name in ("frontend", "controller"):
+        assert cluster.world.core(f"{name}/0").pending() == 0  # type: ignore[attr-defined]
+    assert len(cluster.world.core("selector/0").streams) == 0  # type: ignore[attr-defined]
+    assert not any(device.streams for device in cluster.devices.values() if device.process.alive)
+    assert not any(meter.violations for meter in cluster.meters.values())
+    return cluster, made[0]
+
+
+def test_streams_and_requests_share_devices() -> None:
+    load = (LoadPhase(rate=200, models=("unary",)),)
+    cluster, readers = run(8, load=load)
+    assert cluster.tally.count("OK") == cluster.tally.sent_total > 300
+    assert set(readers.ends) <= {Status.OK, Status.REFUSED}  # the first ones come before their model is known
+    assert len(readers.gaps_ns) == (ITEMS - 1) * readers.ends[Status.OK] > 100
+    assert max(readers.gaps_ns) <= ms(300)
+
+
+def test_cancelled_streams_leave_nothing_open() -> None:
+    _, readers = run(10, cancel_after=3)
+    assert readers.cancelled > 100
+
+
+@pytest.mark.parametrize("victim", ["worker/0", "edge"])
+def test_a_process_that_dies_ends_its_streams_once(victim: str) -> None:
+    _, readers = run(6, faults=(Fault(ms(700), victim, restart_ns=ms(200)),))
+    assert not readers.open
+    assert readers.ends[Status.LOST] >= 1
+    assert readers.ends[Status.OK] > 10
