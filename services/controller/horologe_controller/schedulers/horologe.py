@@ -155,10 +155,13 @@ class Horologe(SchedulingPolicy):
         missed = 0
         best = first = None
         largest_size = self._largest_size(now_ns, share, queue)
+        losing = queue.is_losing(now_ns)
         for size in queue.batch_sizes():
             if size > largest_size or (size not in estimate.efficient_sizes and queue.rows == len(queue)):
                 continue
             _, expected_ns, likely_ns = estimate.summary(now_ns, size)
+            if losing:
+                likely_ns = expected_ns
             place = queue.first_in_time(start_ns + likely_ns, size)
             if not (count := queue.count_filling(place, size)):
                 if self._fills_in_time(queue, size, expected_ns):
@@ -166,6 +169,8 @@ class Horologe(SchedulingPolicy):
                 continue
             earliest = queue[place]
             virtual_ns = earliest.deadline_ns - expected_ns - advance.ns(weight * count / expected_ns, alone_ns)
+            if best is not None and losing:
+                break
             if best is None or virtual_ns < best.rank.order_ns:
                 rank = Rank(missed, virtual_ns, earliest.id)
                 latest_ns = queue[place + count - 1].deadline_ns - likely_ns

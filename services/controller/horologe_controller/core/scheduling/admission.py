@@ -116,7 +116,8 @@ def _least_lateness_ns(
         if queue:
             rows += queue.least_rows_between(now_ns + batch_ns, requests[-1].deadline_ns)
         reserved_rows = RESERVED_PART * max(0, rows - len(shares) * size)
-        time_ns = max(exec_ns, int((rows + reserved_rows) * row_ns) // len(shares))
+        ahead_ns = sum([share.exec.free_at(now_ns) - now_ns for share in shares])
+        time_ns = max(exec_ns, (ahead_ns + int((rows + reserved_rows) * row_ns)) // len(shares))
     return time_ns - budget_ns
 
 
