@@ -23,7 +23,7 @@ from unittest.mock import patch
 from horologe_common.clock import NEVER_NS
 from horologe_controller.core import traffic
 from horologe_controller.core.cluster import estimates, lane
-from horologe_controller.core.scheduling import admission, batch_value
+from horologe_controller.core.scheduling import admission, batch_value, queues
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.loading import demand, eviction
 from horologe_controller.core.scheduling.strategy import Rank
@@ -88,6 +88,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "order: shrunken batches": (Change(horologe, "Rank", never_shrunken),),
     "price": (Change(DevicePrice, "decline", returns(0)),),
     "price: utilisation": (Change(DevicePrice, "decline", decline_as_if_busy),),
+    "largest safe batch": (Change(queues.ModelQueue, "is_losing", returns(False)),),
     "idle devices divide a queue": (Change(horologe.Horologe, "_largest_size", any_size),),
     "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.desk import NOW, SchedulerDesk
+from controller.desk import NOW, Desk, SchedulerDesk
 from harness.builders import a_spec
 from horologe_controller.core.scheduling.scheduler import Refusal
 from horologe_controller.schedulers import create_scheduler
@@ -50,6 +50,15 @@ def test_the_work_ahead_counts_in_full_batches_on_all_shares() -> None:
     admitted = [sum(desk.ask("a", 40) is None for _ in range(200)) for desk in (one, two)]
     assert 48 <= admitted[0] <= 64
     assert 1.9 * admitted[0] <= admitted[1] <= 2.1 * admitted[0]
+
+
+def test_what_a_share_executes_is_ahead() -> None:
+    idle, busy = Desk("horologe", [("m",)]), Desk("horologe", [("m",)])
+    for _ in range(16):
+        busy.ask(NOW, 40)
+    assert busy.plan(NOW)[0]
+    admitted = [sum(desk.ask(NOW, 40).queued for _ in range(200)) for desk in (idle, busy)]
+    assert admitted[1] <= 0.85 * admitted[0]
 
 
 def test_requests_with_later_deadlines_are_not_ahead() -> None:

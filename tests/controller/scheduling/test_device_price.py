@@ -156,7 +156,7 @@ def served_parts(costly: float = 500.0, **options: Any) -> tuple[float, float]:
 
 
 def test_by_default_no_model_starves_and_fewer_requests_are_served_in_all() -> None:
-    most, fair = served_parts(fairness="goodput"), served_parts()
+    most, fair = served_parts(450, fairness="goodput"), served_parts(450)
     assert 4 * most[1] < most[0]
     assert sum(fair) / 4 < fair[1] < fair[0] < most[0]
 

@@ -147,6 +147,10 @@ class Horologe(SchedulingPolicy):
         come too late goes after all others, if the queue can fill these sizes in time again: else all its batches are
         small, and the model would starve behind others.
 
+        While the queue loses requests, others wait for each place. Then its batch is the largest one, of requests that
+        are in time even if it takes long. Small batches for the most urgent requests would serve fewer of them, which
+        makes those behind them as urgent.
+
         A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
         that comes late would cost all of them their turn, and leave the share idle.
         """
@@ -169,12 +173,12 @@ class Horologe(SchedulingPolicy):
                 continue
             earliest = queue[place]
             virtual_ns = earliest.deadline_ns - expected_ns - advance.ns(weight * count / expected_ns, alone_ns)
-            if best is not None and losing:
-                break
             if best is None or virtual_ns < best.rank.order_ns:
                 rank = Rank(missed, virtual_ns, earliest.id)
                 latest_ns = queue[place + count - 1].deadline_ns - likely_ns
                 best = Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
+            if losing:
+                break
             if place and first is None:
                 least_ns = estimate.typical(now_ns, queue.spec.batch_sizes[0])
                 first = queue.first_in_time(start_ns + least_ns, queue.spec.max_batch)

@@ -62,8 +62,9 @@ class Admission:
     """Refuses what must be late: alone, or behind the requests of its own queue with earlier deadlines.
 
     These count if they could be in time in a full batch. They go first, and take at least as long as full batches on
-    all shares. So a refusal costs little: if the request were queued, it would be given up later, or another one in its
-    place. Other models' work does not count. How much of the time they get is for the policy to decide, batch by batch.
+    all shares, after what these execute. So a refusal costs little: if the request were queued, it would be given up
+    later, or another one in its place. What is queued for other models does not count. How much of the time they get is
+    for the policy to decide, batch by batch.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -103,7 +104,10 @@ class Admission:
 def _least_lateness_ns(
     now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, queue: ModelQueue | None
 ) -> int:
-    """Return how much later than the first deadline the last request ends, in full batches on all capable shares."""
+    """Return how much later than the first deadline the last request ends, in full batches on all capable shares.
+
+    These run them after what is in flight.
+    """
     first = requests[0]
     shares = cluster.capable.get(first.model, ()) if first.share is None else (first.share,)
     budget_ns, time_ns, rows = first.deadline_ns - now_ns, exec_ns, len(requests) * first.rows
