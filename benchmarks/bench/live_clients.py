@@ -13,8 +13,8 @@ import uvloop
 from bench.client_points import LOOPS, PARTS, WORKERS, Point, Result, full_batch_rate, judge
 from bench.emulated_model import write_echo_model
 from bench.horologe_server import Launch, start_horologe
-from bench.http_target import HttpTarget
 from bench.server_metrics import sum_by_label
+from bench.targets import HttpScenarioTarget
 from bench.warm_up import warm_up
 from bench.workload import Inputs, Scenario, Tensor
 from horologe import AsyncClient
@@ -108,7 +108,7 @@ async def send_loops(server: RunningHorologe, point: Point, seconds: float) -> S
         model=model, repository="", input=tensor[0], output=tensor[1], slo_ms=point.slo_ms, unchecked=True
     )
     url, samples = f"{server.http}/v2/models/{model}/infer", Samples()
-    target = HttpTarget(url, "oip-binary-slo", scenario, Inputs(scenario), LOOPS)
+    target = HttpScenarioTarget(url, "oip-binary-slo", scenario, Inputs(scenario), LOOPS)
     try:
         await closed_loop(target, samples, LOOPS, seconds)
     finally:

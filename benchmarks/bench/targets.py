@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
+import urllib.request
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
-from horologe import AsyncClient, Reply
-from horologe_common.status import HorologeError
-from horologe_load.targets import ModelInput, OnAnswer, SdkTarget, Target
+from bench.dialects import DIALECTS
+from horologe import Reply
+from horologe_load.http_target import HttpTarget
+from horologe_load.targets import ModelInput, SdkServerTarget, ServerTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bench.workload import Inputs, Scenario
 
 
-class CheckedTarget(Target, Protocol):
+class CheckedTarget(ServerTarget, Protocol):
     """A target whose answers are checked after the run."""
 
     def decode(self, answer: object) -> object:
@@ -24,36 +25,14 @@ class CheckedTarget(Target, Protocol):
     def cache_hits(self) -> int:
         """Return the number of answers that came from the server's cache."""
 
-    async def stop(self) -> None:
-        """Close every connection. Requests in flight stay unanswered."""
 
-
-class SdkScenarioTarget:
-    """Sends through one `AsyncClient`, which carries any number of requests in flight."""
+class SdkScenarioTarget(SdkServerTarget):
+    """Sends the inputs of a scenario through the SDK. The SLO counts from sending."""
 
     def __init__(self, url: str, scenario: Scenario, inputs: Inputs) -> None:
-        self._url = url
         self._scenario = scenario
-        self._inputs = inputs
-        self._client: AsyncClient
-        self._target: SdkTarget
-        self.send: Callable[[int, int], None]
-        """See `Target`. Set by `start`."""
-
-    async def start(self, clients: int, on_answer: OnAnswer) -> None:
-        """Connect, and wait for one answer: the handshake and the model's signature are not measured."""
-        scenario, array = self._scenario, self._inputs.array
-        self._client = AsyncClient(self._url)
-        self._target = SdkTarget(
-            self._client,
-            lambda index: ModelInput(scenario.model, array(index)),
-            round(scenario.slo_ms * 1e6),
-            from_due=False,
-        )
-        self.send = self._target.send
-        await self._target.start(clients, on_answer)
-        with contextlib.suppress(HorologeError):
-            await self._client.predict(scenario.model, array(-1))
+        slo_ns = round(scenario.slo_ms * 1e6)
+        super().__init__(url, lambda index: ModelInput(scenario.model, inputs.array(index)), slo_ns, from_due=False)
 
     def decode(self, answer: object) -> object:
         """Return the output that the scenario names."""
@@ -62,17 +41,39 @@ class SdkScenarioTarget:
 
     def cache_hits(self) -> int:
         """See `CheckedTarget`."""
-        return self._target.cached
+        return self.cached
 
-    async def stop(self) -> None:
-        """See `CheckedTarget`."""
-        await self._client.close()
+
+class HttpScenarioTarget(HttpTarget):
+    """Sends over HTTP in the format of a dialect."""
+
+    def __init__(self, url: str, dialect: str, scenario: Scenario, inputs: Inputs, connections: int = 512) -> None:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._dialect = DIALECTS[dialect](scenario, inputs, f"{host}:{port}", parts.path)
+        super().__init__(host, port, self._dialect.request, connections)
+        self._stats = f"http://{parts.netloc}/v2/models/{scenario.model}/stats" if dialect.endswith("-slo") else ""
+        self._hits_before = self._count_cache_hits()
+
+    def _count_cache_hits(self) -> int:
+        if not self._stats:
+            return 0
+        with urllib.request.urlopen(self._stats, timeout=5) as response:
+            rows = json.load(response)["model_stats"]
+        return sum(row["inference_stats"]["cache_hit"]["count"] for row in rows)
+
+    def cache_hits(self) -> int:
+        """Return the cache hits since the start, from the server's statistics; 0 for peers."""
+        return self._count_cache_hits() - self._hits_before
+
+    def decode(self, answer: object) -> object:
+        """Return the numbers of a kept answer. Called after the run."""
+        assert isinstance(answer, tuple)
+        return self._dialect.answer(*answer)
 
 
 def make_target(url: str, dialect: str, scenario: Scenario, inputs: Inputs) -> CheckedTarget:
     """Return an HTTP target for `http://` addresses, an SDK target for `tcp://` and `ipc://` addresses."""
     if url.startswith("http://"):
-        from bench.http_target import HttpTarget
-
-        return HttpTarget(url, dialect, scenario, inputs)
+        return HttpScenarioTarget(url, dialect, scenario, inputs)
     return SdkScenarioTarget(url, scenario, inputs)

@@ -8,7 +8,8 @@ import numpy as np
 
 from horologe_common.models import ModelSpec, TensorSpec, check_tensor
 from horologe_common.string_tensors import join_strings
-from horologe_load.mixed_traffic import POOL_BYTES, dynamic_models, encode_oip, make_pool, random_inputs
+from horologe_load.mixed_traffic import dynamic_models
+from horologe_load.model_inputs import POOL_BYTES, encode_oip, make_pool, random_inputs
 
 TEXT = ModelSpec(
     "text", "1", "onnx", (TensorSpec("tokens", "INT64", (-1, -1)), TensorSpec("mask", "FP32", (-1, -1))), (),

@@ -12,7 +12,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from bench.dialects import DIALECTS
-from bench.http_target import parse_response
 from bench.measurements import Load, Measurements, goodput, throughput
 from bench.parts.bench_run import dynamic_bars
 from bench.parts.learned import CLIENTS, FACTORS, goodput_bars, throughput_bars
@@ -21,6 +20,7 @@ from bench.report import Bar
 from bench.server_metrics import memory_slope, parse_histogram, sum_by_label
 from bench.systems import DEFAULT, NO_PROFILER
 from bench.workload import ROOT, AnswerCheck, Inputs, load_scenario, parse_numbers
+from horologe_load.http_target import parse_response
 from horologe_load.samples import LoadSummary
 
 BODY = b'{"y": [1.5]}'

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 import typer
 
 from horologe_cli.commands import keys, machine
-from horologe_cli.commands.measuring import measure
+from horologe_cli.commands.measuring import bench, measure
 from horologe_cli.commands.planning import plan_commands
 from horologe_cli.commands.serving import (
     application_commands,
@@ -43,6 +43,7 @@ for command in (
     model_commands.unload,
     model_commands.status,
     measure.measure,
+    bench.bench,
     simulation.sim,
     simulation.replay,
     explain.explain,

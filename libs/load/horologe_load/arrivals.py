@@ -43,6 +43,22 @@ def poisson(rate: float, seconds: float, seed: Seed) -> list[int]:
     return times
 
 
+def spread(rate: float, seconds: float, seed: Seed) -> list[int]:
+    """Return exactly `rate` * `seconds` arrivals of a Poisson process, rounded; otherwise as `poisson`.
+
+    A measured capacity then does not vary with the drawn number of arrivals.
+    """
+    times: list[int] = np.sort(
+        np.random.default_rng(seed).integers(0, round(seconds * 1e9), round(rate * seconds))
+    ).tolist()
+    return times
+
+
+def constant(rate: float, seconds: float) -> list[int]:
+    """Return arrivals at equal distances, in nanoseconds from the start. `rate` is in requests per second."""
+    return [round(number * 1e9 / rate) for number in range(round(rate * seconds))]
+
+
 class RateStep(NamedTuple):
     """A stretch of `seconds` with `rate` requests per second, whose gaps have variance / mean^2 = `cv`."""
 

@@ -31,12 +31,18 @@ class CapacitySearch:
     """
 
     def __init__(
-        self, first: float, max_trials: int = MAX_TRIALS, growth: float = GROWTH, precision: float = PRECISION
+        self,
+        first: float,
+        max_trials: int = MAX_TRIALS,
+        growth: float = GROWTH,
+        precision: float = PRECISION,
+        wanted: float = ATTAINED,
     ) -> None:
         self._next: float | None = max(LOWEST, first)
         self._max_trials = max_trials
         self._growth = growth
         self._precision = precision
+        self._wanted = wanted
         self._strikes = 0
         self.trials: list[Trial] = []
         self.carried: float | None = None
@@ -51,7 +57,7 @@ class CapacitySearch:
     def observe(self, rate: float, attained: float) -> None:
         """Record a trial: the share of the requests offered at `rate` that were answered in time."""
         self.trials.append(Trial(rate, attained))
-        self._strikes = 0 if attained >= ATTAINED else self._strikes + 1
+        self._strikes = 0 if attained >= self._wanted else self._strikes + 1
         if 0 < self._strikes < STRIKES:
             return
         if self._strikes:
@@ -74,8 +80,10 @@ class CapacitySearch:
 class Confirmation:
     """Offers a found rate again, for longer. Each time it is not carried, the rate is reduced in growing steps."""
 
-    def __init__(self, rate: float, max_trials: int = 6) -> None:
+    def __init__(self, rate: float, max_trials: int = 6, retreat: float = RETREAT, wanted: float = ATTAINED) -> None:
         self._rate = rate
+        self._step = retreat
+        self._wanted = wanted
         self._trials_left = max_trials
         self._retreat = 1.0
         self.confirmed: float | None = None
@@ -87,8 +95,8 @@ class Confirmation:
     def observe(self, attained: float) -> None:
         """Record the share of the requests that were answered in time."""
         self._trials_left -= 1
-        if attained >= ATTAINED:
+        if attained >= self._wanted:
             self.confirmed = self._rate
         else:
-            self._retreat *= RETREAT
+            self._retreat *= self._step
             self._rate *= self._retreat

@@ -28,10 +28,13 @@ CLIENTS = 16
 """Connections opened before the first request."""
 
 
-async def open_loop(target: Target, samples: Samples, arrivals: Sequence[int], drain_s: float = DRAIN_S) -> float:
+async def open_loop(
+    target: Target, samples: Samples, arrivals: Sequence[int], drain_s: float = DRAIN_S, not_before_ns: int = 0
+) -> float:
     """Send requests at `arrivals`, in nanoseconds from the start, and wait up to `drain_s` for the last answers.
 
-    Return the seconds from the start to the last arrival.
+    The start is when the connections are open, but not before the monotonic time `not_before_ns`. Return the seconds
+    from the start to the last arrival.
     """
     total, all_answered, start_ns, sent = len(arrivals), asyncio.Event(), 0, 0
 
@@ -55,11 +58,11 @@ async def open_loop(target: Target, samples: Samples, arrivals: Sequence[int], d
         return 0.0
     await target.start(CLIENTS, on_answer)
     timer = Alarm(asyncio.get_running_loop(), send_due)
-    start_ns = time.monotonic_ns() + HEAD_START_NS
+    start_ns = max(time.monotonic_ns() + HEAD_START_NS, not_before_ns)
     timer.set(start_ns + max(0, arrivals[0]))
     seconds = arrivals[-1] / 1e9
     try:
-        await wait_for(all_answered, seconds + drain_s)
+        await wait_for(all_answered, (start_ns - time.monotonic_ns()) / 1e9 + seconds + drain_s)
     finally:
         timer.close()
     return seconds

@@ -5,7 +5,6 @@ A server learns execution times from its first minutes of traffic. A benchmark s
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
@@ -13,26 +12,23 @@ from collections import Counter
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from horologe_common.models import DTYPES
-from horologe_common.string_tensors import encode_strings
 from horologe_load.arrivals import poisson
 from horologe_load.load_loops import closed_loop, open_loop
+from horologe_load.model_inputs import encode_oip, make_pool
 from horologe_load.samples import ClientOutcome, Samples
 from horologe_load.targets import ModelInput, SdkTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from horologe import AsyncClient
     from horologe_common.models import ModelSpec
+    from horologe_load.model_inputs import ModelPool
 
-    Inputs = dict[str, NDArray[Any]]
     OnPhase = Callable[[str, float], None]
 
 CYCLE_S = 20.0
@@ -43,12 +39,6 @@ IN_FLIGHT = 32
 BURST, BURST_EVERY_NS = 64, 500_000_000
 SLO_NS = 200_000_000
 """Deadline of requests at the low rate and in bursts. Requests at the high rate have none."""
-POOL, POOL_BYTES = 256, 16 << 20
-"""Distinct inputs per model: at most `POOL` of at most `POOL_BYTES` together."""
-WORDS = ("a", "tree", "stands", "beside", "the", "older", "house")
-"""Elements of string inputs."""
-DEFAULT_LENGTH = 128
-"""Longest variable dimension of models without a `max_length`."""
 JSON_ELEMENTS = 10_000
 """Larger inputs are not sent as JSON."""
 HTTP_PAUSE_S = 0.005
@@ -62,40 +52,6 @@ def dynamic_models(pages: Iterable[str]) -> dict[str, bool] | None:
     """Return whether each model `name/version` is dynamic, from texts of /metrics; None if no text says so."""
     found = {f"{name}/{version}": float(value) > 0 for page in pages for name, version, value in _DYNAMIC.findall(page)}
     return found or None
-
-
-def random_inputs(spec: ModelSpec, rng: np.random.Generator) -> Inputs:
-    """Draw one row of inputs. Variable dimensions of all inputs have one length, short ones being as likely as long."""
-    length = max(1, round(float(np.exp(rng.uniform(np.log(4), np.log(spec.max_length or DEFAULT_LENGTH))))))
-    inputs = {}
-    for tensor in spec.inputs:
-        shape = [length if size == -1 else size for size in tensor.shape]
-        if spec.batched:
-            shape[0] = 1
-        inputs[tensor.name] = _draw(tensor.datatype, shape, rng)
-    return inputs
-
-
-def _draw(datatype: str, shape: list[int], rng: np.random.Generator) -> NDArray[Any]:
-    if datatype == "BYTES":
-        return np.array(WORDS, object)[rng.integers(0, len(WORDS), shape)]
-    dtype = DTYPES[datatype]
-    drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2 if dtype.kind == "b" else 10, shape)
-    return drawn.astype(dtype)
-
-
-class ModelPool(NamedTuple):
-    """A model and distinct inputs for it."""
-
-    spec: ModelSpec
-    inputs: list[Inputs]
-
-
-def make_pool(spec: ModelSpec, rng: np.random.Generator) -> ModelPool:
-    """Draw the inputs of a model."""
-    first = random_inputs(spec, rng)
-    size = sum(array.nbytes for array in first.values())
-    return ModelPool(spec, [first, *(random_inputs(spec, rng) for _ in range(min(POOL, POOL_BYTES // size) - 1))])
 
 
 async def send_mixed_traffic(
@@ -205,21 +161,3 @@ def _send_http(
             outcomes["HTTP FAILED"] += 1
     with suppress(OSError):
         connection.close()
-
-
-def encode_oip(arrays: Inputs, datatypes: dict[str, str], binary: bool) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of a request of the Open Inference Protocol v2, with binary tensors or JSON numbers."""
-    tensors: list[dict[str, Any]] = []
-    contents: list[bytes] = []
-    for name, array in arrays.items():
-        tensor = {"name": name, "datatype": datatypes[name], "shape": array.shape}
-        if binary:
-            contents.append(encode_strings(name, array) if array.dtype.kind == "O" else array.tobytes())
-            tensors.append(tensor | {"parameters": {"binary_data_size": len(contents[-1])}})
-        else:
-            tensors.append(tensor | {"data": array.ravel().tolist()})
-    text = json.dumps({"inputs": tensors, "parameters": {"binary_data_output": bool(binary)}}).encode()
-    if not binary:
-        return {"Content-Type": "application/json"}, text
-    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(text))}
-    return headers, text + b"".join(contents)

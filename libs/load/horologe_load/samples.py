@@ -179,13 +179,15 @@ def _quantile_ms(ascending_ns: Sequence[int], share: float) -> float:
 
 
 def error_text(answer: object) -> str:
-    """Return the text of an error, or of a response (head, body), without the figures of the one request."""
+    """Return the text of an error, a response (head, body) or a text, without the figures of the one request."""
     if isinstance(answer, HorologeError):
         return answer.reason.partition(":")[0]  # the figures of this one request follow the colon
     if isinstance(answer, tuple):
         head, body = answer
         text = FIGURE.sub("#", body[:REASON_LENGTH].decode(errors="replace"))
         return f"{head.split(b' ', 1)[-1][:3].decode()} {text}"
+    if isinstance(answer, str):
+        return FIGURE.sub("#", answer[:REASON_LENGTH])
     return f"{type(answer).__name__}: {answer}"[:REASON_LENGTH] if answer is not None else "connection lost"
 
 

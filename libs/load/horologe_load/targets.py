@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from horologe_common.status import Late, Refused
+from horologe import AsyncClient
+from horologe_common.status import HorologeError, Late, Refused
 from horologe_load.arrivals import poisson
 from horologe_load.load_loops import closed_loop, open_loop
 from horologe_load.samples import ClientOutcome, LoadSummary, Samples, no_garbage_collection, summarize
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe import AsyncClient, Reply
+    from horologe import Reply
+    from horologe.core.pending_requests import Options
 
 OnAnswer: TypeAlias = "Callable[[int, int, int, object], None]"
 """`on_answer(index, now_ns, outcome, answer)`, called exactly once for each request that ends."""
 TIMEOUT_S = 30.0
 """Timeout of requests without an SLO."""
+MAX_OPEN = 100_000
+"""Requests in flight of an SDK client. An overloaded server without deadlines may hold many."""
 
 
 class Target(Protocol):
@@ -36,12 +41,28 @@ class Target(Protocol):
         """Send request `index`. Its deadline counts from `due_ns`."""
 
 
+class ServerTarget(Target, Protocol):
+    """A target with connections of its own."""
+
+    @property
+    def cached(self) -> int:
+        """Return the answers from the server's prediction cache, as far as answers say it."""
+
+    @property
+    def held_back(self) -> int:
+        """Return the requests that waited in the generator because all of its connections were in use."""
+
+    async def stop(self) -> None:
+        """Close every connection. Requests in flight stay unanswered."""
+
+
 class ModelInput(NamedTuple):
     """The arguments of one request through the SDK."""
 
     model: str
     inputs: NDArray[Any] | Mapping[str, NDArray[Any]]
     application: str = ""
+    version: str = ""
 
 
 class SdkTarget:
@@ -68,7 +89,8 @@ class SdkTarget:
 
     def send(self, index: int, due_ns: int) -> None:
         """See `Target`."""
-        model, inputs, application = self._input_at(index)
+        model, inputs, application, version = self._input_at(index)
+        options: Options = {"application": application, "version": version}
         if self._slo_ns:
             remaining_ns = self._slo_ns
             if self._from_due:
@@ -77,9 +99,10 @@ class SdkTarget:
                 if remaining_ns <= 0:
                     self._on_answer(index, now_ns, ClientOutcome.UNSENT, None)
                     return
-            future = self._client.submit(model, inputs, slo_ms=remaining_ns / 1e6, application=application)
+            options["slo_ms"] = remaining_ns / 1e6
         else:
-            future = self._client.submit(model, inputs, timeout=TIMEOUT_S, application=application)
+            options["timeout"] = TIMEOUT_S
+        future = self._client.submit(model, inputs, **options)
         future.add_done_callback(lambda ended: self._on_reply(index, ended))
 
     def _on_reply(self, index: int, future: asyncio.Future[Reply]) -> None:
@@ -97,6 +120,45 @@ class SdkTarget:
                 self._on_answer(index, now_ns, ClientOutcome.LATE, error)
             case error:
                 self._on_answer(index, now_ns, ClientOutcome.FAILED, error)
+
+
+class SdkServerTarget:
+    """Sends requests through an `AsyncClient` of its own. See `SdkTarget` for the other arguments."""
+
+    held_back = 0
+
+    def __init__(
+        self,
+        endpoint: str,
+        input_at: Callable[[int], ModelInput],
+        slo_ns: int,
+        from_due: bool = True,
+        keys: str = "",
+    ) -> None:
+        self._endpoint, self._keys = endpoint, keys
+        self._input_at, self._slo_ns, self._from_due = input_at, slo_ns, from_due
+        self._client: AsyncClient
+        self._target: SdkTarget
+        self.send: Callable[[int, int], None]
+        """See `Target`. Set by `start`."""
+
+    async def start(self, clients: int, on_answer: OnAnswer) -> None:
+        """Connect, and wait for one answer: the handshake and the model's signature are not measured."""
+        self._client = AsyncClient(self._endpoint, keys=self._keys or None, max_open=MAX_OPEN)
+        self._target = SdkTarget(self._client, self._input_at, self._slo_ns, self._from_due)
+        self.send = self._target.send
+        await self._target.start(clients, on_answer)
+        model, inputs, application, version = self._input_at(-1)
+        with contextlib.suppress(HorologeError):
+            await self._client.predict(model, inputs, application=application, version=version)
+
+    @property
+    def cached(self) -> int:
+        return self._target.cached
+
+    async def stop(self) -> None:
+        """See `ServerTarget`."""
+        await self._client.close()
 
 
 class ModelLoad:

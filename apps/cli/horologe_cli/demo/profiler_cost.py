@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_load.mixed_traffic import dynamic_models, random_inputs
+from horologe_load.mixed_traffic import dynamic_models
+from horologe_load.model_inputs import random_inputs
 from horologe_load.targets import ModelLoad
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ class Signature:
         self.slo_ns = spec.slo_ns
 
 
-def choose_signature(states: Sequence[ModelState], model: str, version: str) -> Signature:
-    """Return the signature of `version`, or of the highest ready one. Raises `UnknownModel`; `Refused` if it loads."""
+def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelSpec:
+    """Return the spec of `version`, or of the highest ready one. Raises `UnknownModel`; `Refused` if it loads."""
     fitting = [state for state in states if state.spec.name == model and version in ("", state.spec.version)]
     if not fitting:
         versions = ", ".join(state.spec.version for state in states if state.spec.name == model)
@@ -54,7 +54,7 @@ def choose_signature(states: Sequence[ModelState], model: str, version: str) -> 
     chosen = max(fitting, key=_rank)
     if chosen.state == "LOADING" and not chosen.spec.has_signature:
         raise Refused(f"model {chosen.spec.key!r} is loading: {chosen.reason}")
-    return Signature(chosen.spec)
+    return chosen.spec
 
 
 def _rank(state: ModelState) -> tuple[bool, int, str]:
@@ -247,7 +247,7 @@ class Encoder:
             raise type(states)(states.reason)
         model, version, application = call.subject
         try:
-            signature = self.signatures[call.subject] = choose_signature(states, model or application, version)
+            signature = self.signatures[call.subject] = Signature(choose_version(states, model or application, version))
         except UnknownModel:
             if self.incomplete:
                 raise Refused(f"not all models are known yet: {self.incomplete}") from None

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import urllib.request
 from collections import deque
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
-from bench.dialects import DIALECTS
 from horologe_load.samples import ClientOutcome
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
-    from bench.workload import Inputs, Scenario
     from horologe_load.targets import OnAnswer
 
 OUTCOMES = {
@@ -113,21 +109,33 @@ class Connection(asyncio.Protocol):
 
 
 class HttpTarget:
-    """A pool of connections to `url`. A request that finds none idle waits; its latency counts from its due time."""
+    """A pool of connections to an address. `request_at(index)` returns all bytes of a request.
 
-    def __init__(self, url: str, dialect: str, scenario: Scenario, inputs: Inputs, connections: int = 512) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+    A request that finds no idle connection opens one. If `connections` are open, it waits; its latency counts from its
+    due time. `tls`: for https.
+    """
+
+    cached = 0
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        request_at: Callable[[int], bytes],
+        connections: int = 512,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._host, self._port, self._tls = host, port, tls
+        self._request_at = request_at
         self._limit = connections
-        self._stats = f"http://{parts.netloc}/v2/models/{scenario.model}/stats" if dialect.endswith("-slo") else ""
-        self._hits_before = self._count_cache_hits()
-        self._dialect = DIALECTS[dialect](scenario, inputs, f"{self._host}:{self._port}", parts.path)
         self._idle: list[Connection] = []
         self._waiting: deque[int] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._open = 0
         self._on_answer: OnAnswer
         self._closing = False
+        self.held_back = 0
+        """Requests that waited because all connections were in use."""
 
     async def start(self, clients: int, on_answer: OnAnswer) -> None:
         """Open `clients` connections. More follow while requests wait, up to the limit."""
@@ -140,7 +148,10 @@ class HttpTarget:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: Connection(self._on_idle, self._on_lost, self._on_answer), self._host, self._port
+                lambda: Connection(self._on_idle, self._on_lost, self._on_answer),
+                self._host,
+                self._port,
+                ssl=self._tls,
             )
         except OSError:
             self._open -= 1
@@ -150,12 +161,14 @@ class HttpTarget:
         self._on_idle(connection)
 
     def send(self, index: int, due_ns: int = 0) -> None:
-        """See `Target`. The dialect states the scenario's whole SLO, whatever `due_ns` is."""
+        """See `Target`. The request states its whole SLO, whatever `due_ns` is."""
         if self._idle:
-            self._idle.pop().send(index, self._dialect.request(index))
+            self._idle.pop().send(index, self._request_at(index))
             return
         self._waiting.append(index)
-        if self._open < self._limit and len(self._opening) < len(self._waiting):
+        if self._open >= self._limit:
+            self.held_back += 1
+        elif len(self._opening) < len(self._waiting):
             task = asyncio.get_running_loop().create_task(self._connect())
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
@@ -163,7 +176,7 @@ class HttpTarget:
     def _on_idle(self, connection: Connection) -> None:
         if self._waiting:
             index = self._waiting.popleft()
-            connection.send(index, self._dialect.request(index))
+            connection.send(index, self._request_at(index))
         else:
             self._idle.append(connection)
 
@@ -174,22 +187,6 @@ class HttpTarget:
         if not self._closing and self._waiting:
             index = self._waiting.popleft()
             asyncio.get_running_loop().call_soon(self.send, index)
-
-    def _count_cache_hits(self) -> int:
-        if not self._stats:
-            return 0
-        with urllib.request.urlopen(self._stats, timeout=5) as response:
-            rows = json.load(response)["model_stats"]
-        return sum(row["inference_stats"]["cache_hit"]["count"] for row in rows)
-
-    def cache_hits(self) -> int:
-        """Return the cache hits since the start, from the server's statistics; 0 for peers."""
-        return self._count_cache_hits() - self._hits_before
-
-    def decode(self, answer: object) -> object:
-        """Return the numbers of a kept answer. Called after the run."""
-        assert isinstance(answer, tuple)
-        return self._dialect.answer(*answer)
 
     async def stop(self) -> None:
         """Close every connection. Requests in flight stay unanswered."""
