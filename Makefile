@@ -118,5 +118,5 @@ $(STAMPS)/dev: $(STAMPS)/venv $(DISTRIBUTION)
 
 $(STAMPS)/site: $(STAMPS)/venv $(DISTRIBUTION)
 	@echo "installing the dependencies of the site (once; half a minute)"
-	@$(BIN)/pip install -q -c constraints.txt mkdocs-material
+	@$(BIN)/pip install -q -c constraints.txt mkdocs-material 'mkdocstrings[python]'
 	@touch $@

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from horologe.core.client_feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.encoding import Signature
-from horologe.core.pending_requests import GRACE_MS, PredictOptions
+from horologe.core.pending_requests import GRACE_MS, MANY, PredictOptions
+from horologe.core.retry_budget import RETRY_SHARE
 from horologe.core.session import Session
 from horologe.item_streams import AsyncItemStream
 from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
@@ -69,8 +70,10 @@ class AsyncClient:
         grace_ms: float = GRACE_MS,
         max_open: int = 10_000,
         max_bytes: int = 512 << 20,
+        retry_budget: float = RETRY_SHARE,
     ) -> None:
-        self._session = Session({}, ms(grace_ms), max_open, max_bytes)
+        self._many = max(1, min(MANY, max_open - 1))  # a query for the signature is pending as well
+        self._session = Session({}, ms(grace_ms), max_open, max_bytes, retry_budget)
         dealer = Dealer(parse_endpoints(endpoint), curve_keys(server_key, client_key, keys))
         self._link = LoopLink(self._session, dealer)
 
@@ -94,12 +97,16 @@ class AsyncClient:
     async def predict_many(
         self, model: str, inputs: Iterable[Any], *, return_exceptions: bool = False, **options: Unpack[Options]
     ) -> list[Any]:
-        """Send one request per item at once. Return the results in order.
-
-        Raises the first error and cancels the other requests. With `return_exceptions`, errors are items of the list.
-        """
-        requests = [self.submit(model, item, **options) for item in inputs]
+        """Send one request per item. Return the results in order. See `Client.predict_many`."""
+        requests: list[asyncio.Future[Reply]] = []
         try:
+            for item in inputs:
+                if len(requests) >= self._many:
+                    oldest = requests[-self._many]
+                    await asyncio.wait([oldest])
+                    if oldest.exception() and not return_exceptions:
+                        break
+                requests.append(self.submit(model, item, **options))
             replies = await asyncio.gather(*requests, return_exceptions=return_exceptions)
         finally:
             for request in requests:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from horologe.core.client_feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.encoding import Signature
-from horologe.core.pending_requests import GRACE_MS, PredictOptions
+from horologe.core.pending_requests import GRACE_MS, MANY, PredictOptions
+from horologe.core.retry_budget import RETRY_SHARE, RetryBudget
 from horologe.core.session import Session
 from horologe.item_streams import ItemStream
 from horologe.transport.blocking_link import Handle, ThreadLinks
@@ -42,7 +43,8 @@ class Client:
     `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. Of several endpoints, separated
     by commas, the client uses one at a time, and the next one when the frontend stops or is lost. `keys`: a folder
     written by `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
-    At most `max_open` requests with `max_bytes` of inputs are pending per thread; others are `Refused`.
+    At most `max_open` requests with `max_bytes` of inputs are pending per thread; others are `Refused`. `retry_budget`:
+    share of the requests of a thread that may be sent once more, if they are lost and `idempotent`; 0 switches it off.
     """
 
     def __init__(
@@ -55,11 +57,14 @@ class Client:
         grace_ms: float = GRACE_MS,
         max_open: int = 10_000,
         max_bytes: int = 512 << 20,
+        retry_budget: float = RETRY_SHARE,
     ) -> None:
+        RetryBudget(retry_budget)  # raises `InvalidInput` here, and not at the first request
         signatures: Signatures = {}
         curve = curve_keys(server_key, client_key, keys)
+        self._many = max(1, min(MANY, max_open - 1))  # a query for the signature is pending as well
         self._links = ThreadLinks(
-            partial(Session, signatures, ms(grace_ms), max_open, max_bytes),
+            partial(Session, signatures, ms(grace_ms), max_open, max_bytes, retry_budget),
             lambda: Dealer(parse_endpoints(endpoint), curve),
         )
 
@@ -79,9 +84,12 @@ class Client:
         only if no value can change. Returns an array if one array was passed and the model has one output, else a dict
         by tensor name.
 
+        A tensor of torch, an image of PIL, or a list of either counts as an array.
+
         `options`: `version`, `outputs` (names, default all), `application`, `slo_ms` (milliseconds) and `timeout`
         (seconds). The smaller of the last two is the deadline. Without either, the SLO of the model applies. If it has
-        none, the request is best effort and answered within 30 s.
+        none, the request is best effort and answered within 30 s. `idempotent`: the request may run twice, so it is
+        sent again within its deadline if it is lost.
 
         Raises `InvalidInput` (with field, value and expectation), `UnknownModel`, `TooLarge`, `Unauthenticated`;
         `Refused` before any work if the deadline cannot be met (`retry_after_ns`: how much later it could be), `Late`
@@ -99,13 +107,19 @@ class Client:
     def predict_many(
         self, model: str, inputs: Iterable[Any], *, return_exceptions: bool = False, **options: Unpack[Options]
     ) -> list[Any]:
-        """Send one request per item at once. Return the results in order.
+        """Send one request per item. Return the results in order.
 
-        Raises the first error and cancels the other requests. With `return_exceptions`, errors are items of the list.
+        At most 1,000 requests are pending at the same time, or fewer than `max_open`, so `inputs` may be a generator of
+        any length. Raises the first error and cancels the other requests. With `return_exceptions`, errors are items of
+        the list.
         """
-        handles = [self.submit(model, item, **options) for item in inputs]
+        handles: list[Handle] = []
         values: list[Any] = []
         try:
+            for item in inputs:
+                if len(handles) >= self._many and not handles[-self._many].wait() and not return_exceptions:
+                    break
+                handles.append(self.submit(model, item, **options))
             for handle in handles:
                 try:
                     values.append(handle.result().value)

@@ -51,6 +51,14 @@ def test_arrays_in_arrays_out(connect: Any, endpoint: str) -> None:
         assert all(np.array_equal(y, X + at) for at, y in enumerate(many))
 
 
+def test_many_requests_are_more_than_may_be_open(connect: Any, endpoint: str) -> None:
+    with FakeFrontend(endpoint), connect(endpoint, max_open=8) as client:
+        many = client.predict_many("echo", (X + at for at in range(50)), timeout=10)
+        assert [int(y[0, 0]) for y in many] == list(range(50))
+        with pytest.raises(InvalidInput):
+            client.predict_many("echo", (X if at else [[1], [1, 2]] for at in range(50)), timeout=10)
+
+
 def test_models_admit_and_describe(connect: Any, endpoint: str) -> None:
     with FakeFrontend(endpoint), connect(endpoint) as client:
         assert [state.spec.name for state in client.models()] == ["echo", "pair", "words"]

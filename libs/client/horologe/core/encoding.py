@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from horologe.core.pending_requests import PendingRequests
 
 FLOAT64 = np.dtype(np.float64)
+FOREIGN = {("torch", "Tensor"), ("PIL.Image", "Image")}
+"""Classes of other libraries that are accepted as inputs."""
 SIGNATURE_TIMEOUT_NS = s(1)
 """Timeout of a request for a signature, after which it is sent again."""
 SIGNATURE_PAUSE_NS = ms(200)
@@ -100,6 +102,7 @@ def _convert(name: str, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]
     Allowed are safe casts, float64 to narrower floats (unless it overflows), and for lists and scalars any number that
     the dtype can hold.
     """
+    value = _to_array(name, value)
     given = isinstance(value, np.ndarray)
     try:
         array = as_array(value)
@@ -112,6 +115,40 @@ def _convert(name: str, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]
             return array.astype(dtype)
     except FloatingPointError:
         raise InvalidInput(f"input {name!r}: got values too large for {dtype.name}") from None
+
+
+def _to_array(name: Any, value: Any) -> Any:
+    """Return a torch tensor, a PIL image, or a list of them of equal shapes, as an array. Return others unchanged.
+
+    A tensor of bfloat16, which numpy lacks, becomes float32. The array may share memory with the tensor. Raises
+    `InvalidInput` for what has no array, such as images of different sizes.
+    """
+    try:
+        if isinstance(value, list | tuple):
+            return np.stack([_foreign_array(item) for item in value]) if value and _library(value[0]) else value
+        return _foreign_array(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InvalidInput(f"input {name!r}: got {type(value).__name__}, wanted an array: {error}") from error
+
+
+def _foreign_array(value: Any) -> Any:
+    library = _library(value)
+    if library == "torch":
+        tensor = value.detach().cpu()
+        return (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
+    if library == "PIL":
+        if value.mode == "P":
+            raise ValueError("an image in mode P has numbers of a palette, call convert('RGB')")
+        return np.asarray(value)
+    return value
+
+
+def _library(value: Any) -> str:
+    """Return "torch" or "PIL" for their tensors and images, else nothing. Imports neither."""
+    for kind in type(value).__mro__:
+        if (kind.__module__, kind.__name__) in FOREIGN:
+            return kind.__module__.partition(".")[0]
+    return ""
 
 
 def _castable(array: NDArray[Any], dtype: np.dtype[Any], given: bool) -> bool:
@@ -183,8 +220,9 @@ class Encoder:
         if signature is not None:
             self._encode(call, inputs, signature)
             return
+        copied = _copied(inputs)
         self._pending.add(call)
-        if self._park(call, _copied(inputs)):
+        if self._park(call, copied):
             self._request_signature(call)
 
     def park_encoded(self) -> None:
@@ -264,7 +302,8 @@ class Encoder:
             self._pending.finish(call, error)
 
 
-def _copied(inputs: Any) -> Any:
+def _copied(inputs: Any, name: Any = "") -> Any:
     if isinstance(inputs, Mapping):
-        return {name: _copied(value) for name, value in inputs.items()}
-    return inputs.copy() if isinstance(inputs, np.ndarray) else inputs
+        return {name: _copied(value, name) for name, value in inputs.items()}
+    array = _to_array(name, inputs)
+    return array.copy() if isinstance(array, np.ndarray) else array

@@ -100,7 +100,8 @@ class Outbox:
             return []
         for call in calls:
             call.sent = self.connection
-            call.buffers = ()
+            if not call.options.idempotent:
+                call.buffers = ()
         return [packet]
 
 

@@ -21,6 +21,8 @@ BEST_EFFORT_NS = s(30)
 """The server answers requests without a deadline within this time (decisions.md)."""
 GRACE_MS = 250
 """By default the frontend answers LATE 50 ms after the deadline. The rest is for its stalls and for the way back."""
+MANY = 1000
+"""Requests that `predict_many` keeps in flight. They fill the largest batches of several devices."""
 LONGEST_MS = 24 * 3600 * 1e3
 
 
@@ -39,6 +41,8 @@ class AskOptions(TypedDict, total=False):
     """Name the content of the model that answered in `Reply.content_hashes`."""
     traceparent: str
     """Trace of the caller, as in the header of W3C Trace Context."""
+    idempotent: bool
+    """The request may run twice: if it is lost, it is sent once more, as far as the client's `retry_budget` allows."""
 
 
 class Options(AskOptions, total=False):
@@ -72,6 +76,7 @@ class PredictOptions(msgspec.Struct, frozen=True):
     traceparent: str = ""
     first_item_ms: float | None = None
     gap_ms: float | None = None
+    idempotent: bool = False
 
 
 NO_OPTIONS = PredictOptions()
@@ -111,6 +116,8 @@ class Call(msgspec.Struct, eq=False):
     """It has a deadline: its own, or the SLO of its model."""
     refusal: str = ""
     """Why the server could not give the signature yet."""
+    retried: bool = False
+    """It was lost, and is sent for the second time."""
 
     @property
     def subject(self) -> tuple[str, str, str]:

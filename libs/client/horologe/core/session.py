@@ -24,6 +24,7 @@ from horologe.core.pending_requests import (
     parse_limits,
 )
 from horologe.core.reply import ANSWERED_BY, AdminAnswer, Reply, admin_result, decode_answer
+from horologe.core.retry_budget import RETRY_SHARE, RetryBudget
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.status import Cancelled, HorologeError, Lost, ProtocolMismatch, Status, Unauthenticated, error_for
@@ -85,7 +86,9 @@ class Session:
         grace_ns: int = ms(GRACE_MS),
         max_open: int = 10_000,
         max_bytes: int = 512 << 20,
+        retry_budget: float = RETRY_SHARE,
     ) -> None:
+        self._retries = RetryBudget(retry_budget)
         self.pending = PendingRequests(grace_ns, max_open, max_bytes)
         self.handshake = Handshake()
         self.is_moving = False
@@ -111,6 +114,7 @@ class Session:
         call = Call(next(self._ids), sink, now_ns)
         call.model, call.options, call.outputs = model, options, tuple(options.outputs)
         call.single = not isinstance(inputs, Mapping)
+        self._retries.add_request()
         try:
             self._check_open()
             call.budget_ns = parse_budget_ns(options.slo_ms, options.timeout)
@@ -193,14 +197,35 @@ class Session:
         return message_packet(wire.Drain())
 
     def on_disconnected(self, now_ns: int, connection: int) -> None:
-        """End the requests that were sent over this connection with `Lost`. The others wait for the next Welcome."""
+        """End the requests that were sent over this connection with `Lost`, or retry them.
+
+        The others wait for the next Welcome.
+        """
         self._encoder.now_ns = now_ns
         if connection == self._outbox.connection:
             self.handshake.on_disconnected()
             self._outbox.clear_cancels()
         for call in self.pending:
-            if call.sent and call.sent == connection:
+            if call.sent and call.sent == connection and not self._retry(call, now_ns):
                 self.pending.finish(call, Lost("the frontend has disconnected"))
+
+    def _retry(self, call: Call, now_ns: int) -> bool:
+        """Send a lost request again if it may run twice, has time left and is in the budget. Return whether it is sent.
+
+        A request whose deadline is the SLO of the model gets what remains of it. A stream is never sent again.
+        """
+        if not call.options.idempotent or call.retried or isinstance(call.sink, ItemBuffer):
+            return False
+        if not call.budget_ns:
+            signature = self._encoder.signatures.get(call.subject)
+            if signature is None:
+                return False
+            call.budget_ns = signature.slo_ns
+        if (call.budget_ns and now_ns >= call.begun_ns + call.budget_ns) or not self._retries.take_retry():
+            return False
+        call.sent, call.retried = 0, True
+        self._outbox.add(call)
+        return True
 
     def refuse(self, error: HorologeError) -> None:
         """End all requests with this error, and new ones until the next connection."""
@@ -257,6 +282,8 @@ class Session:
             return
         if answer.status in (Status.UNKNOWN_MODEL, Status.INVALID_INPUT):
             self._encoder.remove_signature(call)
+        if answer.status == Status.LOST and self._retry(call, now_ns):
+            return
         result = decode_answer(answer, buffers, call.single)
         if answer.more and isinstance(result, Reply) and isinstance(call.sink, ItemBuffer):
             call.sink.add_item(result)

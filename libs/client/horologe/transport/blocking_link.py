@@ -169,12 +169,16 @@ class Handle:
 
     def result(self) -> Any:
         """Wait for the `Reply`, at most until deadline and grace. Raises what `Client.predict` does."""
+        if not self.wait() and self._error is not None:
+            raise self._error
+        return self._result
+
+    def wait(self) -> bool:
+        """Wait as `result` does. Return whether the request has a result, and no error."""
         if not self._done:
             with self._link.lock:
                 self._link.wait(self.done)
-        if self._error is not None:
-            raise self._error
-        return self._result
+        return self._error is None
 
     def cancel(self) -> bool:
         """Cancel the request, also at the server. Return False if it has ended."""
