@@ -137,16 +137,20 @@ class AnyWeather(RuleBasedStateMachine):
         self.asked: list[tuple[Any, list[Any]]] = []
 
     @rule(
-        model=st.sampled_from(["echo", "words", "nope"]), millis=st.integers(1, 2000), value=st.sampled_from([X, [[1]]])
+        model=st.sampled_from(["echo", "words", "nope"]),
+        millis=st.integers(1, 2000),
+        value=st.sampled_from([X, [[1]]]),
+        idempotent=st.booleans(),
     )
-    def predict(self, model: str, millis: int, value: Any) -> None:
-        self.sinks.append((self.talk.predict(model, value, slo_ms=millis), self.talk.now_ns + ms(millis + 50)))
+    def predict(self, model: str, millis: int, value: Any, idempotent: bool) -> None:
+        sink = self.talk.predict(model, value, slo_ms=millis, idempotent=idempotent)
+        self.sinks.append((sink, self.talk.now_ns + ms(millis + 50)))
 
     @rule()
     def send(self) -> None:
         self.asked += self.talk.sent()
 
-    @rule(at=st.integers(0, 30), status=st.sampled_from([Status.OK, Status.REFUSED, Status.INVALID_INPUT]))
+    @rule(at=st.integers(0, 30), status=st.sampled_from([Status.OK, Status.REFUSED, Status.INVALID_INPUT, Status.LOST]))
     def answer(self, at: int, status: Status) -> None:
         if not self.asked:
             return

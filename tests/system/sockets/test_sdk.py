@@ -149,6 +149,23 @@ def test_a_frontend_that_dies_loses_what_it_had_and_the_next_one_serves(connect:
             assert isinstance(second.seen[0], Hello)
 
 
+def test_a_request_that_may_run_twice_survives_its_frontend(connect: Any, endpoint: str) -> None:
+    first, second = FakeFrontend(endpoint, react=stay_silent), FakeFrontend(endpoint)
+
+    def replace() -> None:
+        until(lambda: first.named(Predict))
+        first.stop()
+        second.__enter__()
+
+    with first, connect(endpoint) as client:
+        handle = client.submit("echo", X, timeout=30, idempotent=True)
+        replacer = threading.Thread(target=replace)
+        replacer.start()
+        assert np.array_equal(handle.result().value, X)
+        replacer.join()
+        second.stop()
+
+
 @pytest.mark.parametrize("break_link", [lambda proxy: proxy.inject(b"\xff" * 9), Proxy.mute], ids=["bytes", "silence"])
 def test_a_connection_that_libzmq_gives_up_is_made_anew(connect: Any, break_link: Callable[[Proxy], None]) -> None:
     endpoint = free_endpoint()
