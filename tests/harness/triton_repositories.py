@@ -148,7 +148,6 @@ def triton_cases() -> dict[str, TritonCase]:
             {"1/model.py": UPPER.encode()},
             {"TEXT": [["caf\xe9"]]},
             {"UPPER": [["CAF\xc9"]]},
-            note="dynamic_batching: limited",
         ),
         "chain": TritonCase(
             'platform: "ensemble"\nmax_batch_size: 4\n'

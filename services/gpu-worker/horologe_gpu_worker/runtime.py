@@ -8,7 +8,7 @@ from horologe_common.clock import s
 from horologe_common.status import ModelFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -84,6 +84,15 @@ class OpenModel:
         Raises `ModelFailed` with the model's own message.
         """
         raise NotImplementedError
+
+    def run_requests(
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], rows: Sequence[int]
+    ) -> tuple[Mapping[str, NDArray[Any]], Mapping[int, str]]:
+        """Run one batch of requests with `rows` rows each. Return its outputs, and why single requests failed by index.
+
+        The outputs have rows of any value for a failed request. They are not used if all requests failed.
+        """
+        return self.run(batch_size, inputs), {}
 
     def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch of made-up inputs without logging an exception of the model."""

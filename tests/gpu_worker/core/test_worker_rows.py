@@ -55,6 +55,27 @@ def test_rows_of_different_length_do_not_share_a_batch() -> None:
     assert (operation.rows, operation.batch_size, operation.inputs[0][0].shape) == (1, 1, (1, 2))
 
 
+def test_a_request_that_the_model_fails_fails_alone() -> None:
+    worker = WorkerHarness()
+    rows = (Row(0, 1, 1, 11, 1), Row(0, 2, 1, 12, 1), Row(0, 3, 0, 13, 2), Row(0, 4, 1, 14, 1))
+    worker.infer(entries=rows)
+    ship, buffers = a_ship({2: [2.0], 3: [3.0, 4.0], 4: [5.0]}, missing=(1,))
+    [operation] = operations(deliver(worker.core, 1, HOLDER, ship, buffers))
+    assert operation.request_rows == [1, 2, 1]
+    ended = worker.finish(msgspec.structs.replace(run_operation(operation), failed={0: "no"}))
+    assert responses_by_row(ended) == {
+        (SELECTOR, 11): Status.MISSING_INPUT,
+        (SELECTOR, 12): Status.FAILED,
+        (SELECTOR, 14): [5],
+        (HOLDER, 13): [3, 4],
+    }
+    result = only_result(ended)
+    assert (result.status, [(row.id, row.status) for row in result.rows]) == (
+        Status.OK,
+        [(0, Status.MISSING_INPUT), (1, Status.FAILED)],
+    )
+
+
 def test_strings_are_cut_by_row() -> None:
     worker = WorkerHarness()
     worker.start(THREE, entries=(Row(0, 1, 1, 11, 1), Row(0, 2, 0, 12, 1), Row(0, 3, 1, 13, 1)), batch_size=4)

@@ -89,6 +89,25 @@ def test_an_error_response_fails_with_its_message(store: ModelStore, tmp_path: P
     model.close()
 
 
+def test_an_error_response_fails_no_other_request_of_its_batch(store: ModelStore, tmp_path: Path) -> None:
+    case = triton_cases()["add"]
+    model = open_case(store, tmp_path, case._replace(config=case.config + "dynamic_batching { }\n"))
+    inputs = {"A": np.array([[1, 2], [-1, 0], [3, 4], [3, 4]], np.float32), "B": np.ones((4, 2), np.float32)}
+    outputs, failed = model.run_requests(4, inputs, (1, 1, 1))
+    assert failed == {1: "model m/1: A is negative"}
+    assert outputs["SUM"][[0, 2]].tolist() == [[20, 30], [40, 50]]
+    assert model.run_requests(1, {name: array[1:2] for name, array in inputs.items()}, (1,)) == ({}, {0: failed[1]})
+    model.close()
+
+
+def test_outputs_of_variable_dimensions_share_no_batch(store: ModelStore, tmp_path: Path) -> None:
+    case = triton_cases()["upper"]
+    config = case.config.replace("TYPE_STRING dims: [ 1 ] }\n", "TYPE_STRING dims: [ -1 ] }\n")
+    (report,) = scan(store, tmp_path, case._replace(config=config))
+    assert not report.spec.batched
+    assert "dynamic_batching: limited: requests run alone" in report.spec.notes[0]
+
+
 def test_a_python_model_without_dynamic_batching_gets_each_request_alone(store: ModelStore, tmp_path: Path) -> None:
     (report,) = scan(store, tmp_path, triton_cases()["add"])
     assert not report.spec.batched

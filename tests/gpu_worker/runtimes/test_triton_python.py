@@ -56,6 +56,29 @@ def test_a_response_becomes_the_outputs(backend: Any, tmp_path: Path) -> None:
     assert read_only.tolist() == [[1, 2]]
 
 
+def test_an_error_fails_its_request_alone(backend: Any, tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def execute(model: Any, requests: list[Any]) -> list[Any]:
+        answers = []
+        for request in requests:
+            x = request.inputs()[0].as_numpy()
+            sizes.append(len(x))
+            wrong = backend.TritonError("negative") if x[0, 0] < 0 else None
+            y = x[:, :1] if x[0, 0] == 7 else x + x.max()
+            answers.append(backend.InferenceResponse([backend.Tensor("y", y)], wrong))
+        return answers
+
+    model, _ = a_model(tmp_path, execute)
+    x = np.array([[-1, 0], [-1, 0], [1, 2], [7, 7], [3, 4], [5, 6], [5, 6], [5, 6]], np.float32)
+    outputs, failed = model.predict_requests({"x": x}, (2, 1, 1, 2), 8)
+    assert sizes == [2, 1, 1, 2]  # the padding is no request
+    assert failed == {0: "negative", 2: "output 'y': shape: got [1, 1], wanted [1, 2]"}
+    assert outputs["y"][[2, 4, 5]].tolist() == [[3, 4], [9, 10], [11, 12]]
+    assert outputs["y"].shape == (8, 2)
+    assert model.predict_requests({"x": x[:2]}, (1, 1), 2) == ({}, {0: "negative", 1: "negative"})
+
+
 def test_objects_become_text(backend: Any, tmp_path: Path) -> None:
     values = np.array([b"\xff", "\xe9", 3], np.object_)
     model, _ = a_model(
@@ -67,8 +90,8 @@ def test_objects_become_text(backend: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("execute", "text"),
     [
-        (lambda model, requests: None, "execute: got None, wanted a list of one InferenceResponse"),
-        (lambda model, requests: [], "execute: got list, wanted a list of one"),
+        (lambda model, requests: None, "execute: got NoneType, wanted a list of 1 InferenceResponse"),
+        (lambda model, requests: [], "execute: got 0 responses, wanted a list of 1"),
         (lambda model, requests: ["y"], "execute: got str, wanted an InferenceResponse"),
         (lambda model, requests: requests[0].flags(), "InferenceRequest.flags is not supported"),
     ],

@@ -14,7 +14,7 @@ from horologe_gpu_worker.core.lanes import Operation
 from horologe_gpu_worker.runtimes.open_streams import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
@@ -150,6 +150,7 @@ class InferAction:
         "rows",
         "spec",
         "start_partial",
+        "started",
         "step",
         "timing",
     )
@@ -179,6 +180,8 @@ class InferAction:
         """The compiled batch size to run. Smaller than `infer.batch_size` if rows are missing."""
         self.rows = 0
         """Rows of the batch without padding."""
+        self.started: Sequence[int] = ()
+        """Indices of the rows that the batch holds, once it is built."""
         self.timing = (0, 0, 0)
         """`begin_ns, end_ns, device_ns` of the EXEC operation."""
         self.lanes_end_ns: tuple[int, ...] = ()
@@ -264,7 +267,9 @@ class InferAction:
         if not rows:
             return None
         infer, spec, self.lane = self.infer, self.spec, lane
-        self.rows = sum(infer.rows[index].rows for index, _ in rows)
+        self.started = [index for index, _ in rows]
+        request_rows = [infer.rows[index].rows for index in self.started]
+        self.rows = sum(request_rows)
         if spec.batched and len(rows) < len(infer.rows):
             self.batch_size = spec.compiled_batch_size(self.rows)
         columns = [[inputs[column] for _, inputs in rows] for column in range(len(rows[0][1]))]
@@ -283,6 +288,7 @@ class InferAction:
             spec=spec,
             shapes=shapes,
             step=self.step,
+            request_rows=request_rows,
         )
 
     def _select_same_shape(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
@@ -298,6 +304,11 @@ class InferAction:
             else:
                 self.failed[index] = (Status.REFUSED, "the input's shape differs from the shape of its batch")
         return same_shape
+
+    def fail_started_rows(self, reasons: Mapping[int, str]) -> None:
+        """Fail rows of the batch that has run. `reasons`: by the row's index in the batch."""
+        for number, reason in reasons.items():
+            self.failed[self.started[number]] = (Status.FAILED, reason)
 
     def failed_rows(self) -> tuple[RowStatus, ...]:
         """Return the status of every failed row; `submit_id` is the row's index in the batch."""

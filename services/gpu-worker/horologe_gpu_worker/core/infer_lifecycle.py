@@ -154,6 +154,7 @@ class InferLifecycle:
             return
         if action.lane == "exec":
             self._record_exec(action, finished)
+            action.fail_started_rows(finished.failed)
         else:
             action.lanes_end_ns += (finished.end_ns,)
         if finished.status != Status.OK:

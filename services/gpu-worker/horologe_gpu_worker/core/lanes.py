@@ -16,7 +16,7 @@ from horologe_common.status import Status
 from horologe_gpu_worker.runtimes.open_streams import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
@@ -54,7 +54,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     """The content of the model that the inputs were checked against. None: not known."""
     shapes: Sequence[Sequence[tuple[int, ...]]] = ()
     """Per input tensor: the shape of each row, if shapes differ and rows are padded to the shape of the header."""
-
+    request_rows: Sequence[int] = ()
+    """Rows of each request in the batch."""
     step: Step | None = None
     """The step of a stream that the operation is."""
     owner: str = ""
@@ -100,6 +101,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     """After an operation that FAILED: key of the model, and cause as in `FAILURE_CAUSES`."""
     more: bool = False
     """After a step of a stream: more items may follow."""
+    failed: Mapping[int, str] = {}
+    """After `exec`: why single requests failed, by their index in the operation's `request_rows`."""
 
 
 class VersionScanned(msgspec.Struct, frozen=True, gc=False):

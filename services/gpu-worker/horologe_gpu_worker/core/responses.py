@@ -68,6 +68,8 @@ def _split_rows(action: InferAction, status: int, reason: str) -> dict[str, tupl
         if index in action.failed:
             row_status, row_reason = action.failed[index]
             items.append(RowStatus(row.submit_id, 0, int(row_status), row_reason))
+            if index in action.started:  # the outputs have rows for it
+                offset += row.rows
             continue
         if status != Status.OK:
             items.append(RowStatus(row.submit_id, 0, int(status), reason))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_gpu_worker.runtime import OpenModel
 
+NONE_FAILED: Mapping[int, str] = {}
+
 log = logger("device")
 
 
@@ -201,13 +203,16 @@ class DeviceModels:
             if staged is not None and loaded.staging:
                 loaded.staging.execute(operation.batch_size, staged)
                 return _finished(operation, begin_ns, staged=_Staged(loaded, staged), device_ns=staged.device_ns)
-            outputs, more = _run(loaded, operation, inputs)
+            outputs, more, failed = _run(loaded, operation, inputs)
             end_ns = monotonic_ns()
         loaded.observe_exec(operation.batch_size, end_ns - begin_ns)
         if staged is not None:
-            return _finished(operation, begin_ns, end_ns, staged=_Staged(loaded, outputs))
+            return _finished(operation, begin_ns, end_ns, staged=_Staged(loaded, outputs), failed=failed)
         tensors = [] if outputs is None else output_tensors(operation, loaded.spec, outputs, self._space)
-        return _finished(operation, begin_ns, end_ns, outputs=tensors, content_hash=loaded.spec.content_hash, more=more)
+        content_hash = loaded.spec.content_hash
+        return _finished(
+            operation, begin_ns, end_ns, outputs=tensors, content_hash=content_hash, more=more, failed=failed
+        )
 
     def _input(self, operation: Operation) -> Finished:
         begin_ns = monotonic_ns()
@@ -235,13 +240,18 @@ class DeviceModels:
 
 def _run(
     loaded: _LoadedModel, operation: Operation, inputs: Mapping[str, NDArray[Any]]
-) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
-    """Run a batch, or a step of a stream. Return its outputs, and whether more items may follow."""
+) -> tuple[Mapping[str, NDArray[Any]] | None, bool, Mapping[int, str]]:
+    """Run a batch, or a step of a stream.
+
+    Return its outputs, whether more items may follow, and why single requests failed.
+    """
     if operation.step is not None:
-        return loaded.model.step(operation.step, inputs)
+        return *loaded.model.step(operation.step, inputs), NONE_FAILED
     if loaded.spec.streams:
         raise ModelFailed(f"model {loaded.spec.key}: streams its outputs, and was asked for one answer")
-    return loaded.model.run(operation.batch_size, inputs), False
+    outputs, failed = loaded.model.run_requests(operation.batch_size, inputs, operation.request_rows)
+    has_outputs = not failed or len(failed) < len(operation.request_rows)
+    return outputs if has_outputs else None, False, failed
 
 
 def _not_loaded(operation: Operation) -> Finished:
@@ -259,6 +269,7 @@ def _finished(
     device_ns: int = 0,
     content_hash: str = "",
     more: bool = False,
+    failed: Mapping[int, str] = NONE_FAILED,
 ) -> Finished:
     """Build the Finished message of a success. `device_ns` is measured by the device; 0 means end minus begin."""
     end_ns = end_ns or monotonic_ns()
@@ -273,4 +284,5 @@ def _finished(
         staged=staged,
         content_hash=content_hash,
         more=more,
+        failed=failed,
     )

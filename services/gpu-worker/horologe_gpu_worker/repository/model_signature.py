@@ -51,13 +51,13 @@ def check_outputs(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArra
     """Raise `ModelFailed` naming model, field, got and wanted unless `outputs` fit the signature; `RowsFailed` if it is
     the number of rows that differs.
     """
-    if fault := _describe_mismatch(spec, batch_size, outputs):
+    if fault := describe_mismatch(spec, batch_size, outputs):
         found = [outputs[tensor.name].shape[:1] for tensor in spec.outputs if tensor.name in outputs]
         has_other_rows = spec.batched and any(shape != (batch_size,) for shape in found)
         raise (RowsFailed if has_other_rows else ModelFailed)(f"model {spec.key}: {fault}")
 
 
-def _describe_mismatch(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> str:
+def describe_mismatch(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> str:
     """Return field, got and wanted if `outputs` do not fit the signature; empty if they do."""
     wanted = [tensor.name for tensor in spec.outputs]
     if set(outputs) != set(wanted):

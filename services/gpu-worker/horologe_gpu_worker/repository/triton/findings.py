@@ -155,9 +155,14 @@ def _preferred_sizes(facts: ModelFacts) -> tuple[Effect, str]:
 def _batching(facts: ModelFacts) -> tuple[Effect, str]:
     if facts.config.max_batch_size == 0:
         return "limited", "without effect: `max_batch_size` is 0"
-    if facts.backend == "python":
-        return "limited", "`batching`. `execute` gets all rows as one request, and its error is that of all requests"
+    if facts.backend == "python" and has_variable_outputs(facts.config):
+        return "limited", "requests run alone: outputs of variable dimensions cannot share a batch"
     return "used", "`batching`"
+
+
+def has_variable_outputs(config: Any) -> bool:
+    """Return whether the outputs of requests with equal shapes may have different shapes."""
+    return any(dim < 0 for tensor in config.output for dim in tensor.dims)
 
 
 def _warmup(facts: ModelFacts) -> tuple[Effect, str]:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from horologe_common.model_limits import BATCH_MAX
 from horologe_common.service.user_files import read_file
 from horologe_gpu_worker.repository.triton.config_file import CONFIG_FILE, read_config
-from horologe_gpu_worker.repository.triton.findings import Finding, ModelFacts, find_effects, read_threads
+from horologe_gpu_worker.repository.triton.findings import (
+    Finding,
+    ModelFacts,
+    find_effects,
+    has_variable_outputs,
+    read_threads,
+)
 from horologe_gpu_worker.repository.triton.python_source import find_unsupported
 from horologe_gpu_worker.repository.triton.tensors import tensor_entries
 
@@ -96,7 +102,8 @@ def _find_faults(facts: ModelFacts, folder: Path) -> Iterator[Finding]:
 
 def _manifest(config: Any, backend: str) -> dict[str, Any]:
     """Return the keys of `model.toml` that say the same. They are only of use if nothing is missing."""
-    one_by_one = backend == "python" and config.max_batch_size > 1 and not config.HasField("dynamic_batching")
+    together = config.HasField("dynamic_batching") and not has_variable_outputs(config)
+    one_by_one = backend == "python" and config.max_batch_size > 1 and not together
     manifest: dict[str, Any] = {"runtime": RUNTIMES.get(backend, ""), "versions": _versions(config)}
     if config.default_model_filename:
         manifest["file"] = config.default_model_filename

@@ -66,6 +66,8 @@ class Run(msgspec.Struct, tag="run", array_like=True, frozen=True):
     tensors: tuple[Tensor, ...]
     quiet: bool = False
     """Do not log an exception of the model."""
+    rows: tuple[int, ...] = ()
+    """Rows of each request in the batch. Empty: made-up inputs."""
 
 
 class RunStep(msgspec.Struct, tag="step", array_like=True, frozen=True):
@@ -87,6 +89,8 @@ class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
     tensors: tuple[Tensor, ...]
     more: bool = False
     """More items of the stream may follow."""
+    failed: dict[int, str] = {}
+    """Why single requests failed, by their index in `rows`. If all did, there are no tensors."""
 
 
 class CallFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
@@ -213,14 +217,14 @@ class ModelProcess:
         return True
 
     def run_batch(
-        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False, rows: Sequence[int] = ()
     ) -> tuple[Done | CallFailed, dict[str, NDArray[Any]]]:
-        """Run a batch. With `quiet`, the process does not log an exception of the model.
+        """Run a batch of requests with `rows` rows each. With `quiet`, the process logs no exception of the model.
 
         Raises `ModelFailed` if the process cannot run another.
         """
         headers, buffers = pack(inputs)
-        return self._run(Run(batch_size, headers, quiet), buffers)
+        return self._run(Run(batch_size, headers, quiet, tuple(rows)), buffers)
 
     def run_step(
         self, step: Step, inputs: Mapping[str, NDArray[Any]]

@@ -95,7 +95,10 @@ def serve(packets: PacketSocket) -> None:
             end_streams(streams, message)
         else:
             assert isinstance(message, Run | RunStep)
-            run = partial(run_batch, model) if isinstance(message, Run) else partial(run_step, streams, message.step)
+            if isinstance(message, Run):
+                run = partial(run_batch, model, message)
+            else:
+                run = partial(run_step, streams, message.step)
             send(packets, *answer(run, inputs, message.quiet))
 
 
@@ -169,9 +172,13 @@ def warm_up_stream(streams: OpenStreams, inputs: Mapping[str, NDArray[Any]]) -> 
     return as_outputs("predict_stream", item)
 
 
-def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done, list[Buffer]]:
-    headers, buffers = pack(predict(model, inputs), "output")
-    return Done(headers), buffers
+def run_batch(model: Any, run: Run, inputs: dict[str, NDArray[Any]]) -> tuple[Done, list[Buffer]]:
+    if isinstance(model, TritonModel) and run.rows:
+        outputs, failed = model.predict_requests(inputs, run.rows, run.batch_size)
+    else:
+        outputs, failed = model.predict_batch(inputs), {}
+    headers, buffers = pack(as_outputs("predict_batch", outputs), "output")
+    return Done(headers, failed=failed), buffers
 
 
 def run_step(streams: OpenStreams, step: Step, inputs: dict[str, NDArray[Any]]) -> tuple[Done, list[Buffer]]:

@@ -24,7 +24,7 @@ from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, Done,
 from horologe_gpu_worker.runtimes.python.model_environment import find_environment, make_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -84,15 +84,24 @@ class PythonModel(OpenModel):
         self._load_ns = monotonic_ns() - self._begin_ns
 
     def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        return self.run(batch_size, inputs, quiet=True)
+        return self._run(batch_size, inputs, quiet=True)[0]
 
-    def run(
-        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False
-    ) -> Mapping[str, NDArray[Any]]:
-        _, outputs = self._call(lambda process: process.run_batch(batch_size, inputs, quiet), quiet)
-        check_outputs(self._spec, batch_size, outputs)
+    def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        return self._run(batch_size, inputs)[0]
+
+    def run_requests(
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], rows: Sequence[int]
+    ) -> tuple[Mapping[str, NDArray[Any]], Mapping[int, str]]:
+        return self._run(batch_size, inputs, rows=rows)
+
+    def _run(
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], *, quiet: bool = False, rows: Sequence[int] = ()
+    ) -> tuple[Mapping[str, NDArray[Any]], Mapping[int, str]]:
+        done, outputs = self._call(lambda process: process.run_batch(batch_size, inputs, quiet, rows), quiet)
+        if not done.failed or len(done.failed) < len(rows):
+            check_outputs(self._spec, batch_size, outputs)
         self._backoff.reset()
-        return outputs
+        return outputs, {index: f"model {self._spec.key}: {reason}" for index, reason in done.failed.items()}
 
     def step(self, step: Step, inputs: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
         message, item = self._call(lambda process: process.run_step(step, inputs))

@@ -13,15 +13,18 @@ import numpy as np
 
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import TRITON_CONFIG, read_manifest
+from horologe_gpu_worker.repository.model_signature import describe_mismatch
 from horologe_gpu_worker.repository.reshaping import read_reshapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec, TensorSpec
+
+    Arrays = dict[str, NDArray[Any]]
 
 INITIALIZE_FILE = "triton-config.json"
 """Beside the versions of an imported model: the configuration that `initialize` gets."""
@@ -32,7 +35,7 @@ CLASS = "TritonPythonModel"
 class TritonModel:
     """A `TritonPythonModel`. `initialize` is called at once, `finalize` when the process ends.
 
-    `execute` gets one request with all rows of a batch. If its response has an error, the batch fails with its message.
+    `execute` gets the requests of a batch without its padding. A response with an error fails its request alone.
     """
 
     def __init__(self, model_class: Any, spec: ModelSpec, folder: Path, device: str) -> None:
@@ -40,6 +43,7 @@ class TritonModel:
         document = _read_document(folder.parent) or _make_document(spec)
         self._max_rows = 0 if spec.batched else document["max_batch_size"]
         """Limit of the rows of a request that runs alone; 0 if the first dimension is no rows, or is checked before."""
+        self._spec = spec
         self._outputs = [tensor.name for tensor in spec.outputs]
         self._reshapes = read_reshapes(read_manifest(folder))
         self._model = model_class()
@@ -52,28 +56,75 @@ class TritonModel:
             atexit.register(finalize)
 
     def predict_batch(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Call `execute` with one request. Raises `ModelFailed` if there is not one response without an error."""
+        """Run made-up inputs, each row as a request of its own. Raises `ModelFailed` if a response has an error."""
+        count = len(next(iter(inputs.values()))) if self._spec.batched else 1
+        answers = self._execute(inputs, (1,) * count)
+        if failure := next((answer for answer in answers if isinstance(answer, str)), ""):
+            raise ModelFailed(failure)
+        return _join_rows([answer for answer in answers if not isinstance(answer, str)])
+
+    def predict_requests(
+        self, inputs: Mapping[str, NDArray[Any]], rows: Sequence[int], batch_size: int
+    ) -> tuple[Arrays, dict[int, str]]:
+        """Run requests with `rows` rows each. Return the outputs of the batch, and why requests failed by their index.
+
+        Raises `ModelFailed` if there is not one response for each request. Outputs are empty if all requests failed.
+        """
+        answers = [
+            answer if isinstance(answer, str) else describe_mismatch(self._spec, count, answer) or answer
+            for answer, count in zip(self._execute(inputs, rows), rows, strict=True)
+        ]
+        good: list[Arrays] = []
+        failed: dict[int, str] = {}
+        places: list[int] = []
+        """Row of the good outputs for each row of the batch; any for failed requests and padding."""
+        end = 0
+        for index, (answer, count) in enumerate(zip(answers, rows, strict=True)):
+            if isinstance(answer, str):
+                failed[index] = answer
+                places += [0] * count
+            else:
+                good.append(answer)
+                places += range(end, end := end + count)
+        if not good or not self._spec.batched:
+            return (good[0] if good else {}), failed
+        places += [0] * (batch_size - len(places))
+        outputs = _join_rows(good)
+        if end < batch_size:
+            outputs = {name: array[places] for name, array in outputs.items()}
+        return outputs, failed
+
+    def _execute(self, inputs: Mapping[str, NDArray[Any]], rows: Sequence[int]) -> list[Arrays | str]:
+        """Call `execute`, and return the outputs of each request, or why it failed."""
         if self._max_rows:
             self._check_rows(inputs)
-        tensors = [
-            self._backend.Tensor(name, array if array.flags.writeable else array.copy())
-            for name, array in self._reshapes.inputs.apply(inputs).items()
-        ]
-        responses = self._model.execute([self._backend.InferenceRequest.of(tensors, self._outputs)])
+        arrays, requests, end = self._reshapes.inputs.apply(inputs), [], 0
+        for count in rows:
+            part = slice(end, end := end + count) if self._spec.batched else ...
+            tensors = [
+                self._backend.Tensor(name, array[part] if array.flags.writeable else array[part].copy())
+                for name, array in arrays.items()
+            ]
+            requests.append(self._backend.InferenceRequest.of(tensors, self._outputs))
+        responses = self._model.execute(requests)
         if inspect.iscoroutine(responses):
             responses = asyncio.run(responses)
         self._raise_refusals()
-        try:
-            (response,) = responses
-        except (TypeError, ValueError):
-            got = "None" if responses is None else type(responses).__name__
-            raise ModelFailed(f"execute: got {got}, wanted a list of one InferenceResponse") from None
+        if not isinstance(responses, list | tuple) or len(responses) != len(rows):
+            got = f"{len(responses)} responses" if isinstance(responses, list | tuple) else type(responses).__name__
+            raise ModelFailed(f"execute: got {got}, wanted a list of {len(rows)} InferenceResponse")
+        return [self._read_response(response) for response in responses]
+
+    def _read_response(self, response: Any) -> Arrays | str:
         if not isinstance(response, self._backend.InferenceResponse):
-            raise ModelFailed(f"execute: got {type(response).__name__}, wanted an InferenceResponse")
+            return f"execute: got {type(response).__name__}, wanted an InferenceResponse"
         if response.has_error():
-            raise ModelFailed(str(response.error()))
+            return str(response.error()) or "the response has an error without a message"
         outputs = {tensor.name(): _as_strings(tensor.as_numpy()) for tensor in response.output_tensors()}
-        return dict(self._reshapes.outputs.apply(outputs))
+        try:
+            return dict(self._reshapes.outputs.apply(outputs))
+        except ModelFailed as error:
+            return error.reason
 
     def _check_rows(self, inputs: Mapping[str, NDArray[Any]]) -> None:
         rows = sorted({array.shape[0] for array in inputs.values()})
@@ -128,6 +179,17 @@ def _make_document(spec: ModelSpec) -> dict[str, Any]:
         "output": [entry(tensor) for tensor in spec.outputs],
         "parameters": {},
     }
+
+
+def _join_rows(answers: Sequence[Arrays]) -> Arrays:
+    """Return the outputs of several requests as those of one batch. Raises `ModelFailed` if they cannot be joined."""
+    if len(answers) == 1:
+        return answers[0]
+    try:
+        return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    except (KeyError, ValueError) as error:
+        shapes = [{name: array.shape for name, array in answer.items()} for answer in answers[:3]]
+        raise ModelFailed(f"outputs: got {shapes} for requests of one batch, wanted the same shape") from error
 
 
 def _as_strings(array: NDArray[Any]) -> NDArray[Any]:
