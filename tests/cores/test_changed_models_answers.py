@@ -167,8 +167,11 @@ def infer(parameters: dict[str, Any]) -> tuple[Predict, dict[str, Any]]:
     request = read_request(a_spec(), "", body, None, 1 << 20)
     contents = ("c4",) if request.predict.content_hash else ()
     answer = Answer(1, int(Status.OK), (Y,), model="sum", version="1", content_hashes=contents)
-    response = write_answer(request.predict, request.form, answer, [bytes(4)])
-    again = write_answer(request.predict, request.form, msgspec.structs.replace(answer, id=2), [bytes(4)])
+    answers = [answer, msgspec.structs.replace(answer, id=2)]
+    response, again = (
+        write_answer(request.predict, request.form, each, [bytes(4)], lambda model, version: a_spec())
+        for each in answers
+    )
     assert response.body == again.body
     return request.predict, json.loads(response.body)
 

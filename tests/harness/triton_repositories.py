@@ -93,13 +93,13 @@ def triton_cases() -> dict[str, TritonCase]:
     return {
         "plain": TritonCase(
             'name: "plain"\nplatform: "onnxruntime_onnx"\nmax_batch_size: 8\n'
-            + VECTOR
+            + VECTOR.replace('"y"', '"y" label_filename: "y_labels.txt"')
             + "dynamic_batching { preferred_batch_size: [ 3 ] max_queue_delay_microseconds: 100 }\n"
             + "instance_group [ { count: 2 kind: KIND_CPU } ]\nresponse_cache { enable: true }\n"
             + 'parameters { key: "intra_op_thread_count" value: { string_value: "1" } }\n'
             + 'model_warmup [ { name: "w" batch_size: 1 inputs { key: "x" '
             + "value: { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } } ]\n",
-            {"1/model.onnx": identity},
+            {"1/model.onnx": identity, "y_labels.txt": b"zero\n\ntwo\ntr\xc3\xaas\n"},
             {"x": FOUR},
             {"y": FOUR},
             note="instance_group (kind, count): not needed",
@@ -180,6 +180,11 @@ def triton_cases() -> dict[str, TritonCase]:
             'backend: "onnxruntime"\nmax_batch_sizes: 4\n' + VECTOR,
             {"1/model.onnx": identity},
             missing='has no field named "max_batch_sizes"',
+        ),
+        "unlabelled": TritonCase(
+            'backend: "onnxruntime"\nmax_batch_size: 4\n' + VECTOR.replace('"y"', '"y" label_filename: "names/y.txt"'),
+            {"1/model.onnx": identity},
+            missing="output.label_filename: 'y': got 'names/y.txt', wanted a file beside config.pbtxt",
         ),
         "engine": TritonCase(
             'platform: "tensorrt_plan"\nmax_batch_size: 4\n' + VECTOR,

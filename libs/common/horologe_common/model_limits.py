@@ -96,7 +96,8 @@ def check_size(spec: ModelSpec) -> None:
                 got = f"a batch of {rows} rows of {tensor.datatype}{sizes}, {_shown(batch_bytes)} bytes"
                 raise InvalidInput(f"{field}: {tensor.name}: got {got}, wanted at most {BATCH_MAX_BYTES}")
     if (size := len(_encode(spec))) > SPEC_MAX_BYTES:
-        raise InvalidInput(f"inputs, outputs: got {size} bytes of names and shapes, wanted at most {SPEC_MAX_BYTES}")
+        got = f"{size} bytes of names, shapes and labels"
+        raise InvalidInput(f"inputs, outputs: got {got}, wanted at most {SPEC_MAX_BYTES}")
 
 
 def check_profile(profile: Profile) -> None:

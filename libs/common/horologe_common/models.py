@@ -92,6 +92,8 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """Default time until the first item of a stream; 0: none."""
     gap_ns: int = 0
     """Default time between two items of a stream; 0: none."""
+    labels: tuple[tuple[str, ...], ...] = ()
+    """Labels of the classes of each output, by index. Empty: no output has any."""
 
     @property
     def has_signature(self) -> bool:

@@ -266,11 +266,11 @@ def test_a_response_in_a_stream_is_the_final_one() -> None:
 def test_classes_are_strings() -> None:
     inference = read(with_output("out", classification=2))
     answer, buffers = an_answer(np.array([[0.5, 4, 3, 1]], np.float32).tobytes())
-    classified, contents = run_at_once(classify_outputs(inference.form, answer, buffers))
+    classified, contents = run_at_once(classify_outputs(inference.form, answer, buffers, {"out": ("a", "b")}))
     response = ModelInferResponse.FromString(write_response(inference.predict, inference.form, classified, contents))
     assert response.outputs[0].datatype == "BYTES"
     assert list(response.outputs[0].shape) == [1, 2]
-    assert response.raw_output_contents[0] == join_strings([b"4.000000:1", b"3.000000:2"])
+    assert response.raw_output_contents[0] == join_strings([b"4.000000:1:b", b"3.000000:2"])
 
 
 def test_a_known_message_is_read_like_a_new_one() -> None:

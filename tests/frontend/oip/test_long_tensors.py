@@ -40,6 +40,12 @@ SPEC = ModelSpec(
     "wide", "1", "onnx", (TensorSpec("in", "FP32", (-1, -1)),), (TensorSpec("out", "FP32", (-1, -1)),), (1, 64)
 )
 PREDICT = Predict(1, "wide", "1", 0, ())
+
+
+def find_spec(model: str, version: str) -> ModelSpec:
+    return SPEC
+
+
 LIMIT = 16 << 20
 
 
@@ -63,16 +69,15 @@ def test_a_long_output_has_the_json_of_a_short_one(datatype: str, monkeypatch: p
     array = an_array(datatype)
     tensor, buffer = encode_array("out", array)
     answer, form = Answer(1, 0, (tensor,)), ResponseFormat({}, OutputFormat())
-    expected = write_answer(PREDICT, form, answer, [buffer])
-    response = run_at_once(write_in_steps(PREDICT, form, answer, [buffer]))
+    expected = write_answer(PREDICT, form, answer, [buffer], find_spec)
+    response = run_at_once(write_in_steps(PREDICT, form, answer, [buffer], find_spec))
     text = b"".join((response.body, *response.parts))
     assert text == b"".join((expected.body, *expected.parts))
     assert len(text) == response.size
     data = json.loads(text)["outputs"][0]["data"]
     assert len(data) == array.size
-    assert (
-        len(step_sizes(write_in_steps(PREDICT, form, answer, [buffer]))) >= array.size // inference_response.STEP_VALUES
-    )
+    steps = step_sizes(write_in_steps(PREDICT, form, answer, [buffer], find_spec))
+    assert len(steps) >= array.size // inference_response.STEP_VALUES
     if datatype.startswith("FP"):
         assert data[:2] == [None, None]
 
@@ -91,7 +96,7 @@ def test_binary_and_json_outputs_of_one_response() -> None:
     first, second = encode_array("a", an_array("FP32")[:, 5:]), encode_array("b", an_array("FP32"))
     form = ResponseFormat({"a": OutputFormat(), "b": OutputFormat(binary=True)}, OutputFormat())
     answer = Answer(1, 0, (first[0], second[0]))
-    response = run_at_once(write_in_steps(PREDICT, form, answer, [first[1], second[1]]))
+    response = run_at_once(write_in_steps(PREDICT, form, answer, [first[1], second[1]], find_spec))
     length = int(dict(response.headers)[b"inference-header-content-length"])
     body = b"".join((response.body, *response.parts))
     document = json.loads(body[:length])
@@ -109,7 +114,7 @@ def test_the_classes_of_long_rows_are_those_of_sorting(
 ) -> None:
     array = np.random.default_rng(seed).integers(0, 9, (rows, columns)).astype(np.float32)
     tensor, buffer = encode_array("out", array)
-    header, payload = run_at_once(classify(tensor, buffer, classes, size))
+    header, payload = run_at_once(classify(tensor, buffer, classes, step_values=size))
     order = np.argsort(-array, axis=1, kind="stable")[:, :classes]
     expected = [f"{array[row, index]:f}:{index}" for row in range(rows) for index in order[row]]
     assert header.shape == (rows, min(classes, columns))
@@ -120,6 +125,12 @@ def test_the_classes_of_long_rows_are_those_of_sorting(
         texts.append(payload[at + 4 : end].decode())
         at = end
     assert texts == expected
+
+
+def test_classes_of_integers_have_no_decimal_places() -> None:
+    tensor, buffer = encode_array("out", np.array([3, 300], np.int64))
+    _, payload = run_at_once(classify(tensor, buffer, 1))
+    assert bytes(payload)[4:] == b"300:1"
 
 
 def test_more_classes_than_can_be_written_are_refused() -> None:

@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from fakes.gateway import ENDS, FakeGateway
-from frontend.oip_requests import FOUR, GOOD, ROW, binary, error, post
+from fakes.gateway import ENDS, FLOATS, FakeGateway, a_model
+from frontend.oip_requests import FOUR, GOOD, ROW, binary, content, error, post
+from horologe_common.wire import ModelState
 from horologe_frontend.http.http_messages import HttpResponse
 
 
@@ -127,6 +128,18 @@ def test_classification() -> None:
     assert output["shape"] == [2, 2]
     assert output["datatype"] == "BYTES"
     assert output["data"] == ["0.900000:1", "0.500000:2", "9.000000:2", "8.000000:1"]
+
+
+def test_classes_have_the_labels_of_the_version_that_answers() -> None:
+    gateway = FakeGateway()
+    labels = {"9": (("old",),), "10": (("a", "", "c:d"),)}
+    specs = [msgspec.structs.replace(a_model("echo", FLOATS, version=key), labels=labels[key]) for key in labels]
+    gateway.core.catalogue.replace_models([ModelState(spec) for spec in specs])
+    tensor = {"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [4, 3, 2, 1]}
+    outputs = [{"name": "out", "parameters": {"classification": 4}}]
+    response = post({"inputs": [tensor], "outputs": outputs}, gateway=gateway)
+    data = content(response)["outputs"][0]["data"]
+    assert data == ["4.000000:0:a", "3.000000:1", "2.000000:2:c:d", "1.000000:3"]
 
 
 @pytest.mark.parametrize(

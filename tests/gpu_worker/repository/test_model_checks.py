@@ -146,7 +146,7 @@ MANY = tuple(TensorSpec(f"input number {number}", "FP32", (-1, 4)) for number in
         ({"inputs": (TensorSpec("\udcff", "FP32", (-1, 4)),)}, None, "inputs: name: got '\\udcff', wanted 1 to 1024"),
         ({"inputs": (TensorSpec("x" * 2000, "FP32", (-1, 4)),)}, None, "wanted 1 to 1024 characters"),
         ({"outputs": (TensorSpec("y", "FP33", (-1, 4)),)}, None, "outputs: y: datatype: got 'FP33', wanted one of"),
-        ({"inputs": MANY}, None, "bytes of names and shapes, wanted at most 65536"),
+        ({"inputs": MANY}, None, "bytes of names, shapes and labels, wanted at most 65536"),
         ({"inputs": MANY * 2}, None, "inputs: got 8000, wanted at most 4096"),
         ({}, Profile({1: 10**30, 2: 1}, 1), "exec_ns of batch size 1: got 1000000000000000000000000000000, wanted"),
         ({}, Profile({1: -5, 2: 1}, 1), "exec_ns of batch size 1: got -5, wanted"),

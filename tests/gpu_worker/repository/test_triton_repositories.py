@@ -119,6 +119,7 @@ def test_batch_sizes_are_powers_of_two_and_preferred_ones(store: ModelStore, tmp
     (report,) = scan(store, tmp_path, triton_cases()["plain"], "plain")
     assert report.spec.batch_sizes == (1, 2, 3, 4, 8)
     assert report.spec.cache
+    assert report.spec.labels == (("zero", "", "two", "tr\xeas"),)
 
 
 def test_outputs_that_the_configuration_leaves_out_are_not_answered(store: ModelStore, tmp_path: Path) -> None:
@@ -227,15 +228,31 @@ def test_a_name_that_is_not_the_folders_is_not_served(store: ModelStore, tmp_pat
     assert "name: got 'plain', wanted 'm', the name of the folder" in report.reason
 
 
-def test_optional_inputs_and_labels_are_named(store: ModelStore, tmp_path: Path) -> None:
+def test_optional_inputs_are_named(store: ModelStore, tmp_path: Path) -> None:
     first, second = VECTOR.splitlines()
-    lines = [first.replace("} ]", "optional: true } ]"), second.replace("} ]", "label_filename: 'l.txt' } ]")]
+    lines = [first.replace("} ]", "optional: true } ]"), second]
     case = triton_cases()["unbatched"]._replace(config="max_batch_size: 1\n" + "\n".join(lines))
     (report,) = scan(store, tmp_path, case)
     assert report.profile is not None, report.reason
     (note,) = report.spec.notes
     assert "input.optional: limited: x: a request without it is INVALID_INPUT" in note
-    assert "output.label_filename: limited" in note
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "m/l.txt: labels: [Errno 2] No such file"),
+        (b"\xff", "m/l.txt: labels: 'utf-8' codec can't decode"),
+        (b"label\n" * 12_000, "bytes of names, shapes and labels, wanted at most 65536"),
+    ],
+)
+def test_a_model_without_its_labels_is_not_served(
+    content: bytes | None, text: str, store: ModelStore, tmp_path: Path
+) -> None:
+    files = triton_cases()["unbatched"].files | ({} if content is None else {"l.txt": content})
+    config = "max_batch_size: 1\n" + VECTOR.replace('"y"', '"y" label_filename: "l.txt"')
+    (report,) = scan(store, tmp_path, TritonCase(config, files))
+    assert text in report.reason
 
 
 def test_an_import_reports_every_model_and_writes_those_that_answer(store: ModelStore, tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ def test_the_index_names_what_is_missing(up: Up) -> None:
             assert case.missing in models[f"direct-{name}"]["reason"]
 
 
+def test_classes_have_the_labels_of_the_repository(up: Up) -> None:
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": FOUR[0]}
+    document = {"inputs": [tensor], "outputs": [{"name": "y", "parameters": {"classification": 3}}]}
+    status, content = send_http("POST", f"{up.ready['http']}/v2/models/plain/infer", json.dumps(document).encode())
+    assert status == 200, content
+    assert json.loads(content)["outputs"][0]["data"] == ["4.000000:3:tr\xeas", "3.000000:2:two", "2.000000:1"]
+
+
 def test_versions_that_the_policy_leaves_out_are_unknown(up: Up) -> None:
     for name, version in (("newest", "9"), ("chosen", "2")):
         url = f"{up.ready['http']}/v2/models/{name}/versions/{version}/ready"

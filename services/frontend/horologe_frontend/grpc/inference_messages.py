@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, Predict
     from horologe_frontend.http.steps import Steps
-    from horologe_frontend.oip.inference_response import ResponseFormat
+    from horologe_frontend.oip.inference_response import Labels, ResponseFormat
 
 RAW = OutputFormat(binary=True)
 RAW_OUTPUT_FIELD = ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number
@@ -127,14 +127,14 @@ def _check_input_parameters(name: str, tensor: Any, raw_bytes: int) -> None:
 
 
 def classify_outputs(
-    form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
+    form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer], labels: Labels
 ) -> Steps[tuple[Answer, Sequence[Buffer]]]:
-    """Return the answer with the requested classes in the place of values."""
+    """Return the answer with the requested classes in the place of values. `labels`: by output."""
     tensors, contents = [], []
     for output, buffer in zip(answer.outputs, buffers, strict=True):
         classes, tensor, content = form.format_of(output.name).classes, output, buffer
         if classes:
-            tensor, content = yield from classify(output, buffer, classes)
+            tensor, content = yield from classify(output, buffer, classes, labels.get(output.name, ()))
         tensors.append(tensor)
         contents.append(content)
     return msgspec.structs.replace(answer, outputs=tuple(tensors)), contents

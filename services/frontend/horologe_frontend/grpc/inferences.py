@@ -15,6 +15,7 @@ from horologe_frontend.grpc.inference_messages import classify_outputs, limit_bu
 from horologe_frontend.grpc.known_messages import KnownMessages
 from horologe_frontend.grpc.messages import ModelInferRequest, parse
 from horologe_frontend.http.steps import run_at_once, run_in_turns
+from horologe_frontend.oip.inference_response import find_labels
 from horologe_frontend.oip.json_encoding import LONG_BYTES
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Inferences:
         """Return the encoded response. Raise the `HorologeError` of another status than OK."""
         predict, form = inference.predict, inference.form
         if answer.status == Status.OK and form.has_classes():
-            steps = classify_outputs(form, answer, buffers)
+            labels = find_labels(predict, answer, self._gateway.find_spec)
+            steps = classify_outputs(form, answer, buffers, labels)
             is_long = form.takes_long(answer.outputs)
             answer, buffers = await run_in_turns(steps, held) if is_long else run_at_once(steps)
         return write_response(predict, form, answer, buffers, in_stream=in_stream)

@@ -19,6 +19,8 @@ from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
@@ -135,10 +137,11 @@ def _highest(row: NDArray[Any], count: int, step_values: int) -> Steps[NDArray[A
 
 
 def classify(
-    tensor: Tensor, buffer: Buffer, classes: int, step_values: int = CLASSIFY_VALUES
+    tensor: Tensor, buffer: Buffer, classes: int, labels: Sequence[str] = (), step_values: int = CLASSIFY_VALUES
 ) -> Steps[tuple[Tensor, Buffer]]:
-    """Return the `classes` highest values of each row as BYTES `value:index`, highest first.
+    """Return the `classes` highest values of each row as BYTES `value:index:label`, highest first.
 
+    A class without a label is `value:index`.
     Raise `InvalidInput` for other outputs than rows of numbers, and `TooLarge` for more than `MAX_STRINGS` values.
     """
     if tensor.datatype in ("BYTES", "BOOL") or not tensor.shape:
@@ -149,12 +152,18 @@ def classify(
     if count * rows.shape[0] > MAX_STRINGS:
         got = f"the {count} highest values of {rows.shape[0]} rows"
         raise TooLarge(f"output {tensor.name!r}: classification: got {got}, wanted at most {MAX_STRINGS} values")
+    suffixes = {index: f":{label}" for index, label in enumerate(labels) if label}
+    form = "{:f}:{}" if array.dtype.kind == "f" else "{}:{}"
     texts: list[bytes] = []
     block = max(1, step_values // max(1, rows.shape[1]))
     for begin in range(0, rows.shape[0], block):
         part = rows[begin : begin + block]
         order = (yield from _highest(part[0], count, step_values))[None] if block == 1 else _order(part)[:, :count]
-        texts += [f"{row[index]:f}:{index}".encode() for row, best in zip(part, order, strict=True) for index in best]
+        texts += [
+            (form.format(row[index], index) + suffixes.get(index, "")).encode()
+            for row, best in zip(part, order, strict=True)
+            for index in best.tolist()
+        ]
         yield sum(map(len, texts))
     payload = join_strings(texts)
     shape = (rows.shape[0], count) if array.ndim > 1 else (count,)

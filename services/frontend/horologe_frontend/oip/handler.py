@@ -156,7 +156,7 @@ class OipHandler:
             pending.cancel = _start_task(request, pending.respond, write)
             return
         try:
-            response = write_answer(inference.predict, inference.form, answer, buffers)
+            response = write_answer(inference.predict, inference.form, answer, buffers, self._gateway.find_spec)
         except Exception as error:
             response = _failed(request, error, answer.id)
         if _is_compressed(request, response):
@@ -175,7 +175,9 @@ class OipHandler:
     ) -> HttpResponse:
         """Return the response to an answer, made in steps."""
         try:
-            response = await run_in_turns(write_in_steps(inference.predict, inference.form, answer, buffers), held)
+            find_spec = self._gateway.find_spec
+            steps = write_in_steps(inference.predict, inference.form, answer, buffers, find_spec)
+            response = await run_in_turns(steps, held)
             return await _compress(request, response, held) if _is_compressed(request, response) else response
         except Exception as error:
             return _failed(request, error, answer.id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from horologe_common.models import DTYPES
-from horologe_common.status import InvalidInput, Status, error_for
+from horologe_common.status import HorologeError, InvalidInput, Status, error_for
 from horologe_common.string_tensors import decode_text
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, Predict
     from horologe_frontend.http.steps import Steps
 
+    Labels = Mapping[str, Sequence[str]]
+    """Name of an output -> labels of its classes."""
+    FindSpec = Callable[[str, str], ModelSpec]
+    """Returns a model by name and version. Raises `HorologeError` if there is none."""
+
+NO_LABELS: Labels = {}
 VALUES = b"\0"
 """Place of the values of an output in an encoded document. JSON text never contains this byte."""
 STRUCT_BYTES = 1024
@@ -140,19 +147,21 @@ class ResponseFormat(msgspec.Struct):
         return self.default.classes > 0 or any(output.classes for output in self.outputs.values())
 
 
-def write_answer(predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]) -> HttpResponse:
+def write_answer(
+    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer], find_spec: FindSpec
+) -> HttpResponse:
     """Return the response. Raise the matching `HorologeError` if the status is not OK."""
     if (template := _known_template(predict, form, answer)) is None:
-        template, buffers = run_at_once(_answer_template(predict, form, answer, buffers))
+        template, buffers = run_at_once(_answer_template(predict, form, answer, buffers, find_spec))
     return template.fill(buffers)
 
 
 def write_in_steps(
-    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
+    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer], find_spec: FindSpec
 ) -> Steps[HttpResponse]:
     """Return the same response as `write_answer`, made in steps."""
     if (template := _known_template(predict, form, answer)) is None:
-        template, buffers = yield from _answer_template(predict, form, answer, buffers)
+        template, buffers = yield from _answer_template(predict, form, answer, buffers, find_spec)
     return (yield from template.fill_in_steps(buffers))
 
 
@@ -169,6 +178,15 @@ def template_key(predict: Predict, answer: Answer) -> tuple[Any, ...]:
     return answer.outputs, name, version, answer.content_hashes
 
 
+def find_labels(predict: Predict, answer: Answer, find_spec: FindSpec) -> Labels:
+    """Return the labels of the classes by output, of the version that has answered."""
+    try:
+        spec = find_spec(predict.model, answer.version or predict.version)
+    except HorologeError:  # an application, or a model that has been removed meanwhile
+        return NO_LABELS
+    return dict(zip([tensor.name for tensor in spec.outputs], spec.labels, strict=False))
+
+
 def answer_parameters(predict: Predict, form: ResponseFormat, answer: Answer) -> dict[str, str]:
     """Return the parameters of the response."""
     parameters = {}
@@ -182,12 +200,16 @@ def answer_parameters(predict: Predict, form: ResponseFormat, answer: Answer) ->
 
 
 def _answer_template(
-    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
+    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer], find_spec: FindSpec
 ) -> Steps[tuple[ResponseTemplate, Sequence[Buffer]]]:
     key = _, name, version, _ = template_key(predict, answer)
     parameters = answer_parameters(predict, form, answer)
     template, buffers = yield from make_template(
-        form, answer.outputs, buffers, lambda outputs: AnswerJson(name, outputs, version, form.id, parameters or None)
+        form,
+        answer.outputs,
+        buffers,
+        lambda outputs: AnswerJson(name, outputs, version, form.id, parameters or None),
+        find_labels(predict, answer, find_spec) if form.has_classes() else NO_LABELS,
     )
     if predict.model and not form.has_classes():
         form.last = key, template
@@ -199,14 +221,17 @@ def make_template(
     outputs: Sequence[Tensor],
     buffers: Sequence[Buffer],
     document_of: Callable[[list[OutputTensorJson]], Any],
+    labels: Labels = NO_LABELS,
 ) -> Steps[tuple[ResponseTemplate, Sequence[Buffer]]]:
     """Return the template and the bytes to fill it with. `document_of` makes the JSON document around the outputs."""
     formats = [form.format_of(tensor.name) for tensor in outputs]
     if form.has_classes():
         pairs = []
         for tensor, buffer, output in zip(outputs, buffers, formats, strict=True):
-            pair = (yield from classify(tensor, buffer, output.classes)) if output.classes else (tensor, buffer)
-            pairs.append(pair)
+            if output.classes:
+                own = labels.get(tensor.name, ())
+                tensor, buffer = yield from classify(tensor, buffer, output.classes, own)
+            pairs.append((tensor, buffer))
         outputs, buffers = [tensor for tensor, _ in pairs], [buffer for _, buffer in pairs]
     contents = []
     for tensor, output in zip(outputs, formats, strict=True):

@@ -76,6 +76,8 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs only: shape when the model is warmed up and measured; -1: rows, or `profile_length`."""
     reshape: tuple[int, ...] | None = None
     """Shape in the model, if it differs from that of the requests. Its -1 are those of `shape`, in their order."""
+    labels: str = ""
+    """Outputs only: file with the label of a class in each line, in the version's folder or beside it."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -281,6 +283,9 @@ def _check(path: Path, manifest: Manifest) -> None:
             _check_quantity(path, f"stream.{key}", getattr(stream, key), DURATIONS, DURATION_MAX_NS)
     for kind, entries in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         _check_tensors(f"{path}: {kind}", entries)
+    for entry in manifest.inputs:
+        if entry.labels:
+            raise InvalidModel(f"{path}: inputs: {entry.name}: got labels, wanted them in [[outputs]] only")
     for entry in manifest.outputs:
         if entry.warmup != 0 or entry.warmup_shape:
             raise InvalidModel(
@@ -289,7 +294,9 @@ def _check(path: Path, manifest: Manifest) -> None:
 
 
 def _check_paths(path: Path, manifest: Manifest) -> None:
-    for key, names in (("file", [manifest.file]), ("requirements", [manifest.requirements]), ("files", manifest.files)):
+    paths = {"file": [manifest.file], "requirements": [manifest.requirements], "files": manifest.files}
+    paths["labels"] = [entry.labels for entry in manifest.outputs]
+    for key, names in paths.items():
         for name in names:
             if name.startswith("/") or ".." in name.split("/"):
                 raise InvalidModel(f"{path}: {key}: got {name!r}, wanted a path in the folder of the version")

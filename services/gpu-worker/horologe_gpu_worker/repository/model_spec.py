@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.models import FIRST_STEP, NEXT_STEP, ModelSpec, TensorSpec
+from horologe_common.service.user_files import read_file
 from horologe_common.status import InvalidInput
 from horologe_gpu_worker.repository.made_up_inputs import check_broadcast, make_up_inputs, warmup_shapes
 from horologe_gpu_worker.repository.manifest import (
@@ -73,6 +74,9 @@ def build_spec(
     if spec.variable_dimensions:
         spec = msgspec.structs.replace(spec, profile_length=default_length(manifest))
     declared = {entry.name: entry.warmup_shape for entry in manifest.inputs if entry.warmup_shape}
+    if files := {entry.name: entry.labels for entry in manifest.outputs if entry.labels}:
+        labels = tuple(read_labels(folder, files.get(tensor.name, "")) for tensor in spec.outputs)
+        spec = msgspec.structs.replace(spec, labels=labels)
     try:
         spec = msgspec.structs.replace(spec, warmup_shapes=warmup_shapes(spec, declared, lengths))
         check_broadcast(spec, _warmup_values(manifest))
@@ -88,6 +92,21 @@ def _check_stream(where: Path, manifest: Manifest, runtime: str) -> None:
     for key, got in (("batch_sizes", manifest.batch_sizes), ("cache", manifest.cache), ("padded", manifest.padded)):
         if got:
             raise InvalidModel(f"{where}: {key}: got {got!r}, wanted none for a model with [stream]")
+
+
+def read_labels(folder: Path, name: str) -> tuple[str, ...]:
+    """Return the lines of a file in a version's folder, else beside it; none if it has no name.
+
+    Raises `InvalidModel` if it cannot be read.
+    """
+    if not name:
+        return ()
+    path = next((path for path in (folder / name, folder.parent / name) if path.is_file()), folder.parent / name)
+    try:
+        lines = read_file(path).decode("utf-8-sig").removesuffix("\n").split("\n")
+    except (OSError, ValueError) as error:  # ValueError: too large, or not UTF-8
+        raise InvalidModel(f"{path}: labels: {error}") from error
+    return tuple(line.removesuffix("\r") for line in lines)
 
 
 def _check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:

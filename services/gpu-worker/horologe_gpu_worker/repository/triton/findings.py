@@ -129,6 +129,15 @@ def _optional(facts: ModelFacts) -> tuple[Effect, str]:
     return "limited", f"{names}: a request without it is INVALID_INPUT"
 
 
+def _labels(facts: ModelFacts) -> tuple[Effect, str]:
+    if facts.backend == "ensemble":
+        return "limited", "classes of a pipeline have an index and a value, and no label"
+    for tensor in facts.config.output:
+        if "/" in tensor.label_filename:
+            return "missing", f"{tensor.name!r}: got {tensor.label_filename!r}, wanted a file beside config.pbtxt"
+    return "used", "`labels`"
+
+
 def _parameters(facts: ModelFacts) -> tuple[Effect, str]:
     keys = sorted(facts.config.parameters)
     if facts.backend == "python":
@@ -200,7 +209,7 @@ RULES: dict[str, Rule] = {
     "input.format": _rule("not needed", "no server converts the layout"),
     "input.allow_ragged_batch": _ragged,
     "input.optional": _optional,
-    "output.label_filename": _rule("limited", "classes over HTTP have an index and a value, and no label"),
+    "output.label_filename": _labels,
     "batch_input": _rule("missing", "no inputs are made from a batch"),
     "batch_output": _rule("missing", "no outputs are scattered over a batch"),
     "optimization": _rule("not needed", "changes no answer"),

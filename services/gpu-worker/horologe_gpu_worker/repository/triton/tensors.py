@@ -32,6 +32,8 @@ def tensor_entries(config: Any, side: str, *, one_by_one: bool = False) -> list[
         }
         if tensor.HasField("reshape"):
             entry["reshape"] = [*rows, *tensor.reshape.shape]
+        if side == "output" and tensor.label_filename:
+            entry["labels"] = tensor.label_filename
         dims = warm.get(tensor.name)
         first = [1] if rows and one_by_one else rows
         if dims is not None or (first != rows and side == "input"):
