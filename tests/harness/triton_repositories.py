@@ -58,6 +58,20 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([tensor]))
         return answers
 """
+DEFAULTS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            total = pb_utils.get_input_tensor_by_name(request, "A").as_numpy() + 1
+            other = pb_utils.get_input_tensor_by_name(request, "B")
+            if other is not None:
+                total += other.as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("SUM", total)]))
+        return answers
+"""
 BLS = """
 import triton_python_backend_utils as pb_utils
 
@@ -148,6 +162,15 @@ def triton_cases() -> dict[str, TritonCase]:
             {"1/model.py": UPPER.encode()},
             {"TEXT": [["caf\xe9"]]},
             {"UPPER": [["CAF\xc9"]]},
+        ),
+        "optional": TritonCase(
+            'backend: "python"\nmax_batch_size: 4\ndynamic_batching { }\n'
+            'input [ { name: "A" data_type: TYPE_FP32 dims: [ 2 ] },\n'
+            '  { name: "B" data_type: TYPE_FP32 dims: [ 2 ] optional: true } ]\n'
+            'output { name: "SUM" data_type: TYPE_FP32 dims: [ 2 ] }\n',
+            {"1/model.py": DEFAULTS.encode()},
+            {"A": [[1.0, 2.0]]},
+            {"SUM": [[2.0, 3.0]]},
         ),
         "chain": TritonCase(
             'platform: "ensemble"\nmax_batch_size: 4\n'

@@ -94,6 +94,8 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """Default time between two items of a stream; 0: none."""
     labels: tuple[tuple[str, ...], ...] = ()
     """Labels of the classes of each output, by index. Empty: no output has any."""
+    optional: tuple[str, ...] = ()
+    """Inputs that a request may leave out. Only requests with the same inputs share a batch."""
 
     @property
     def has_signature(self) -> bool:
@@ -132,10 +134,11 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
 
     def is_compatible(self, other: ModelSpec) -> bool:
         """Return whether requests and batches that were made for `other` can run on this content of the model."""
-        return (self.inputs, self.outputs, self.batch_sizes) == (
+        return (self.inputs, self.outputs, self.batch_sizes, self.optional) == (
             other.inputs,
             other.outputs,
             other.batch_sizes,
+            other.optional,
         ) and self.has_same_rows(other)
 
     def has_same_rows(self, other: ModelSpec) -> bool:
@@ -209,7 +212,9 @@ def input_length(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> int:
     mostly depends on this length: the tokens of a text, the pixels of an image.
     """
     sizes = (
-        (len(places), math.prod(shapes[name][at] for at in places)) for name, places in spec.variable_dimensions.items()
+        (len(places), math.prod(shapes[name][at] for at in places))
+        for name, places in spec.variable_dimensions.items()
+        if name in shapes
     )
     return max(sizes, default=(0, 0))[1]
 
@@ -221,7 +226,7 @@ def check_variable_dimensions(spec: ModelSpec, shapes: Mapping[str, Sequence[int
     """
     firsts: dict[int, str] = {}
     for name, places in spec.variable_dimensions.items():
-        for at in places:
+        for at in places if name in shapes else ():
             got, first = shapes[name][at], firsts.setdefault(at, name)
             text = f"input {name!r}: shape: got {list(shapes[name])}, wanted"
             if spec.max_length and got > spec.max_length:
@@ -233,22 +238,29 @@ def check_variable_dimensions(spec: ModelSpec, shapes: Mapping[str, Sequence[int
 def check_request(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...] = ()) -> tuple[int, int, int]:
     """Return (rows, shape key, length). Raise `InvalidInput` unless inputs and output names fit the signature."""
     rows = _check_tensors(spec, inputs, outputs)
-    if not spec.variable_dimensions:
+    if not spec.variable_dimensions and len(inputs) == len(spec.inputs):
         return rows, 0, 0
     shapes = {tensor.name: tensor.shape for tensor in inputs}
     check_variable_dimensions(spec, shapes)
     return rows, shape_key(spec, inputs), input_length(spec, shapes)
 
 
+def check_input_names(spec: ModelSpec, names: Sequence[str]) -> None:
+    """Raise `InvalidInput` unless these are the inputs of the model, each once, perhaps without optional ones."""
+    wanted = [tensor.name for tensor in spec.inputs]
+    if sorted(names) != sorted(wanted):
+        received, optional = set(names), set(spec.optional)
+        if not names or len(received) != len(names) or received | optional != optional.union(wanted):
+            without = f", perhaps without {list(spec.optional)}" if optional else ""
+            raise InvalidInput(f"inputs: got {list(names)}, wanted {wanted}{without}")
+
+
 def _check_tensors(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
     """Return the number of rows."""
-    received = {tensor.name: tensor for tensor in inputs}
     wanted = {tensor.name: tensor for tensor in spec.inputs}
-    if len(received) != len(inputs) or received.keys() != wanted.keys():
-        names = [tensor.name for tensor in inputs]
-        raise InvalidInput(f"inputs: got {names}, wanted {list(wanted)}")
-    for name, tensor in received.items():
-        check_tensor(wanted[name], tensor.datatype, tensor.shape)
+    check_input_names(spec, [tensor.name for tensor in inputs])
+    for tensor in inputs:
+        check_tensor(wanted[tensor.name], tensor.datatype, tensor.shape)
     output_names = [tensor.name for tensor in spec.outputs]
     for name in outputs:
         if name not in output_names:
@@ -264,11 +276,13 @@ def _check_tensors(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[s
 def shape_key(spec: ModelSpec, inputs: Sequence[Tensor]) -> int:
     """Return a number that is equal for requests that can share a batch.
 
-    It is 0 for padded models and for models without batches, else a checksum of the shapes without rows.
+    It is 0 for padded models and for models without batches, else a checksum of the shapes without rows. For a padded
+    model it is a checksum of the names if an optional input is left out.
     """
-    if spec.padded or not spec.batched:
+    if not spec.batched or (spec.padded and len(inputs) == len(spec.inputs)):
         return 0
-    return zlib.crc32(repr([(tensor.name, tensor.shape[1:]) for tensor in inputs]).encode()) | 1 << 32
+    shapes = [(tensor.name, () if spec.padded else tensor.shape[1:]) for tensor in inputs]
+    return zlib.crc32(repr(shapes).encode()) | 1 << 32
 
 
 def natural_sort_key(version: str) -> tuple[tuple[int, int, str], ...]:

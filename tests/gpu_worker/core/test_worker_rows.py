@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +27,8 @@ from gpu_worker.worker_builders import (
 from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
-from horologe_common.models import TensorSpec
-from horologe_common.status import Status
+from horologe_common.models import TensorSpec, check_request
+from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Cancel, Outputs, Result, Row, Ship, Shipped, Tensor
 from horologe_gpu_worker.core.infer_lifecycle import JOIN_MARGIN_NS
 from horologe_gpu_worker.core.lanes import Finished
@@ -74,6 +75,26 @@ def test_a_request_that_the_model_fails_fails_alone() -> None:
         Status.OK,
         [(0, Status.MISSING_INPUT), (1, Status.FAILED)],
     )
+
+
+def test_requests_with_other_inputs_do_not_share_a_batch() -> None:
+    inputs = (TensorSpec("x", "FP32", (-1, 2)), TensorSpec("z", "FP32", (-1, 1)))
+    spec = msgspec.structs.replace(a_spec("m"), inputs=inputs, optional=("z",))
+    x, z, worker = Tensor("x", "FP32", (1, 2), 8), Tensor("z", "FP32", (1, 1), 4), WorkerHarness(specs=[spec])
+    keys = [check_request(spec, tensors)[1] for tensors in ((x, z), (x,), (z, x), (x,))]
+    assert keys == [0, keys[1], 0, keys[1]]
+    assert keys[1]
+    for wrong in ((z,), (x, x), ()):
+        with pytest.raises(InvalidInput, match="perhaps without"):
+            check_request(spec, wrong)
+    worker.infer(rows=(1, 1, 1, 1), model="m/1")  # forged: the controller plans equal keys only
+    shipped = tuple(Shipped(100 + at, tensors) for at, tensors in enumerate(((x,), (x, z), (x,), (z,))))
+    ship = Ship(1, HOLDER, shipped)
+    [operation] = operations(deliver(worker.core, 1, HOLDER, ship, [bytes(8), bytes(8), bytes(4), bytes(8), bytes(4)]))
+    assert [tensor.name for tensor, _ in operation.inputs] == ["x"]
+    assert operation.rows == 2
+    result = only_result(worker.finish(Finished(1, "exec", Status.FAILED, 1, 2, 1, reason="no")))
+    assert [(row.id, row.status) for row in result.rows] == [(1, Status.REFUSED), (3, Status.FAILED)]
 
 
 def test_strings_are_cut_by_row() -> None:

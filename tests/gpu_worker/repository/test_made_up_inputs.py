@@ -200,5 +200,5 @@ def test_values_and_shapes_that_do_not_fit_are_named(keys: dict[str, Any], text:
 @pytest.mark.parametrize("key", ["warmup = 1\n", "warmup_shape = [-1, 2]\n"])
 def test_outputs_have_neither(key: str, tmp_path: Path) -> None:
     folder = a_folder(tmp_path, "m", an_input("x", "FP32", [-1, 2]) + an_output("FP32", [-1, 2]) + key)
-    with pytest.raises(InvalidModel, match="outputs: y: got warmup or warmup_shape, wanted them in"):
+    with pytest.raises(InvalidModel, match="outputs: y: got warmup, warmup_shape or optional, wanted them in"):
         read_manifest(folder)

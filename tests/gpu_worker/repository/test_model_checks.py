@@ -30,6 +30,10 @@ def emulated(lines: str) -> str:
 @pytest.mark.parametrize(
     ("manifest", "wanted"),
     [
+        (
+            emulated("exec_ms = { 1 = 1.0 }").replace("[[inputs]]", "[[inputs]]\noptional = true"),
+            "x: optional: got true, wanted false for 'emulated'",
+        ),
         (emulated("exec_ms = { 0 = 1.0 }"), "emulated.exec_ms: got [0], wanted ascending numbers from 1 to 1048576"),
         (emulated("exec_ms = { -4 = 1.0 }"), "emulated.exec_ms: got [-4], wanted ascending numbers from 1"),
         (emulated("exec_ms = { 0 = 1.0, 1 = 1.0 }"), "emulated.exec_ms: got [0, 1], wanted ascending numbers from 1"),

@@ -228,7 +228,7 @@ def test_a_name_that_is_not_the_folders_is_not_served(store: ModelStore, tmp_pat
     assert "name: got 'plain', wanted 'm', the name of the folder" in report.reason
 
 
-def test_optional_inputs_are_named(store: ModelStore, tmp_path: Path) -> None:
+def test_optional_inputs_need_python(store: ModelStore, tmp_path: Path) -> None:
     first, second = VECTOR.splitlines()
     lines = [first.replace("} ]", "optional: true } ]"), second]
     case = triton_cases()["unbatched"]._replace(config="max_batch_size: 1\n" + "\n".join(lines))

@@ -6,7 +6,7 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.models import DTYPES, check_tensor, check_variable_dimensions
+from horologe_common.models import DTYPES, check_input_names, check_tensor, check_variable_dimensions
 from horologe_common.status import InvalidInput, Status, TooLarge
 from horologe_common.string_tensors import check_strings
 from horologe_common.wire import RowStatus, Tensor
@@ -262,7 +262,7 @@ class InferAction:
         The batch is padded to the smallest compiled size that holds the rows.
         """
         rows = [(index, inputs) for index, inputs in enumerate(self.inputs) if inputs is not None]
-        if len(rows) > 1 and self.spec.variable_dimensions and not self.spec.padded:
+        if len(rows) > 1 and (self.spec.optional or (self.spec.variable_dimensions and not self.spec.padded)):
             rows = self._select_same_shape(rows)
         if not rows:
             return None
@@ -292,17 +292,18 @@ class InferAction:
         )
 
     def _select_same_shape(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
-        """Return the rows whose variable dimensions equal those of the first row, and refuse the others.
+        """Return the rows whose inputs and variable dimensions equal those of the first row, and refuse the others.
 
         REFUSED goes to the controller, which can plan the other rows again.
         """
-        first = [tensor.shape[1:] for tensor, _ in rows[0][1]]
+        padded = self.spec.padded
+        shapes = [[(tensor.name, () if padded else tensor.shape[1:]) for tensor, _ in inputs] for _, inputs in rows]
         same_shape = []
-        for index, inputs in rows:
-            if [tensor.shape[1:] for tensor, _ in inputs] == first:
+        for (index, inputs), shape in zip(rows, shapes, strict=True):
+            if shape == shapes[0]:
                 same_shape.append((index, inputs))
             else:
-                self.failed[index] = (Status.REFUSED, "the input's shape differs from the shape of its batch")
+                self.failed[index] = (Status.REFUSED, "the inputs or their shapes differ from those of the batch")
         return same_shape
 
     def fail_started_rows(self, reasons: Mapping[int, str]) -> None:
@@ -324,8 +325,11 @@ def _order_inputs(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers
     inputs = list(zip(headers, buffers, strict=True))
     if [tensor.name for tensor in headers] != [want.name for want in spec.inputs]:
         inputs = _order_by_name(spec, inputs)
-    first = int(spec.batched)
-    for want, (got, _) in zip(spec.inputs, inputs, strict=True):
+    first, wanted = int(spec.batched), spec.inputs
+    if len(inputs) < len(wanted):
+        names = {tensor.name for tensor in headers}
+        wanted = tuple(want for want in wanted if want.name in names)
+    for want, (got, _) in zip(wanted, inputs, strict=True):
         if got.datatype != want.datatype or got.shape[first:] != want.shape[first:]:
             check_tensor(want, got.datatype, got.shape)
         if spec.batched and (not got.shape or got.shape[0] != rows):
@@ -336,11 +340,9 @@ def _order_inputs(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers
 
 
 def _order_by_name(spec: ModelSpec, inputs: RowInputs) -> RowInputs:
+    check_input_names(spec, [tensor.name for tensor, _ in inputs])
     names: dict[str, Any] = {entry[0].name: entry for entry in inputs}
-    wanted = [want.name for want in spec.inputs]
-    if len(names) != len(inputs) or sorted(names) != sorted(wanted):
-        raise InvalidInput(f"inputs: got {sorted(names)}, wanted {wanted}")
-    return [names[name] for name in wanted]
+    return [names[want.name] for want in spec.inputs if want.name in names]
 
 
 def _concatenate_rows(parts: RowInputs, count: int, batched: bool, different: bool) -> tuple[Tensor, list[Buffer]]:

@@ -76,6 +76,8 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs only: shape when the model is warmed up and measured; -1: rows, or `profile_length`."""
     reshape: tuple[int, ...] | None = None
     """Shape in the model, if it differs from that of the requests. Its -1 are those of `shape`, in their order."""
+    optional: bool = False
+    """Inputs of `python` only: requests may leave the input out."""
     labels: str = ""
     """Outputs only: file with the label of a class in each line, in the version's folder or beside it."""
 
@@ -287,9 +289,9 @@ def _check(path: Path, manifest: Manifest) -> None:
         if entry.labels:
             raise InvalidModel(f"{path}: inputs: {entry.name}: got labels, wanted them in [[outputs]] only")
     for entry in manifest.outputs:
-        if entry.warmup != 0 or entry.warmup_shape:
+        if entry.warmup != 0 or entry.warmup_shape or entry.optional:
             raise InvalidModel(
-                f"{path}: outputs: {entry.name}: got warmup or warmup_shape, wanted them in [[inputs]] only"
+                f"{path}: outputs: {entry.name}: got warmup, warmup_shape or optional, wanted them in [[inputs]] only"
             )
 
 

@@ -68,6 +68,7 @@ def build_spec(
     if (stream := manifest.stream) is not None:
         sizes = NEXT_STEP, FIRST_STEP
         options |= {"streams": True, "first_ns": duration_ns(stream.first_item), "gap_ns": duration_ns(stream.gap)}
+    options["optional"] = tuple(entry.name for entry in manifest.inputs if entry.optional)
     options |= {"slo_ns": duration_ns(manifest.slo), "cache_ttl_ns": duration_ns(manifest.cache_ttl)}
     name, version = folder.parent.name, folder.name
     spec = ModelSpec(name, version, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **options)
@@ -114,6 +115,8 @@ def _check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:
     reshaped = [entry.name for entry in (*manifest.inputs, *manifest.outputs) if entry.reshape is not None]
     if reshaped and runtime not in RESHAPING:
         raise InvalidModel(f"{settings_path(folder)}: {reshaped[0]}: reshape: got one, wanted none for {runtime!r}")
+    if optional := [entry.name for entry in manifest.inputs if entry.optional and runtime != "python"]:
+        raise InvalidModel(f"{settings_path(folder)}: {optional[0]}: optional: got true, wanted false for {runtime!r}")
     if manifest.declared_outputs_only and runtime != "onnx":
         raise InvalidModel(f"{settings_path(folder)}: declared_outputs_only: got true, wanted false for {runtime!r}")
 

@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.message_checks import check_range
-from horologe_common.models import check_tensor
+from horologe_common.models import check_input_names, check_tensor
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import split_rows
@@ -221,9 +221,9 @@ def check_sample(spec: ModelSpec, message: Sample, buffers: Sequence[Buffer]) ->
     """Raise `InvalidInput` unless the tensors of a sample fit the model, and its rows and its length are in range."""
     check_range("length", message.length, 0, LENGTH_MAX)
     wanted = {tensor.name: tensor for tensor in spec.inputs}
-    names = [tensor.name for tensor in message.inputs]
-    if sorted(names) != sorted(wanted) or len(buffers) != len(names):
-        raise InvalidInput(f"inputs: got {names} and {len(buffers)} buffers, wanted {list(wanted)}")
+    check_input_names(spec, [tensor.name for tensor in message.inputs])
+    if len(buffers) != len(message.inputs):
+        raise InvalidInput(f"inputs: got {len(buffers)} buffers, wanted {len(message.inputs)}")
     for tensor in message.inputs:
         check_tensor(wanted[tensor.name], tensor.datatype, tensor.shape)
         if spec.batched and not tensor.shape[0] == message.rows >= 1:

@@ -125,6 +125,8 @@ def _ragged(facts: ModelFacts) -> tuple[Effect, str]:
 
 
 def _optional(facts: ModelFacts) -> tuple[Effect, str]:
+    if facts.backend == "python":
+        return "used", "`optional`"
     names = ", ".join(tensor.name for tensor in facts.config.input if tensor.optional)
     return "limited", f"{names}: a request without it is INVALID_INPUT"
 

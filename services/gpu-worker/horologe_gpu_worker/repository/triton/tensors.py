@@ -16,10 +16,11 @@ DATATYPES = {
 """Data type of Triton -> datatype of the protocol."""
 
 
-def tensor_entries(config: Any, side: str, *, one_by_one: bool = False) -> list[dict[str, Any]]:
+def tensor_entries(config: Any, side: str, *, one_by_one: bool = False, optional: bool = False) -> list[dict[str, Any]]:
     """Return the entries of a side (`input`, `output`). With `max_batch_size`, shapes begin with the rows.
 
-    `one_by_one`: rows of several requests share no batch, so the model is measured on one row.
+    `one_by_one`: rows of several requests share no batch, so the model is measured on one row. `optional`: requests may
+    leave out the inputs that say so.
     """
     rows = [-1] if config.max_batch_size > 0 else []
     warm = _warmup_dimensions(config) if side == "input" else {}
@@ -32,6 +33,8 @@ def tensor_entries(config: Any, side: str, *, one_by_one: bool = False) -> list[
         }
         if tensor.HasField("reshape"):
             entry["reshape"] = [*rows, *tensor.reshape.shape]
+        if side == "input" and tensor.optional and optional:
+            entry["optional"] = True
         if side == "output" and tensor.label_filename:
             entry["labels"] = tensor.label_filename
         dims = warm.get(tensor.name)

@@ -116,7 +116,7 @@ def _manifest(config: Any, backend: str) -> dict[str, Any]:
         if config.output:
             manifest["declared_outputs_only"] = True
     for side in ("input", "output"):
-        if entries := tensor_entries(config, side, one_by_one=one_by_one):
+        if entries := tensor_entries(config, side, one_by_one=one_by_one, optional=backend == "python"):
             manifest[f"{side}s"] = entries
     return manifest
 
