@@ -175,7 +175,9 @@ def triton_cases() -> dict[str, TritonCase]:
         "chain": TritonCase(
             'platform: "ensemble"\nmax_batch_size: 4\n'
             'input [ { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
-            'output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+            'output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 4 ] label_filename: "out.txt" } ]\n'
+            'model_warmup { name: "w" inputs {\n'
+            '  key: "IN" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } }\n'
             "ensemble_scheduling { step [\n"
             '  { model_name: "chosen" model_version: 1 input_map { key: "x" value: "middle" }\n'
             '    output_map { key: "y" value: "OUT" } },\n'

@@ -116,7 +116,8 @@ def _call(step: Any) -> str:
 def _table(config: Any) -> dict[str, Any]:
     table: dict[str, Any] = {"slo": SLO}
     for side in ("input", "output"):
-        table[f"{side}s"] = tensor_entries(config, side)
+        entries = tensor_entries(config, side)
+        table[f"{side}s"] = [{key: entry[key] for key in ("name", "datatype", "shape")} for entry in entries]
     if config.max_batch_size > 0:
         table["max_rows"] = config.max_batch_size
     if config.response_cache.enable:

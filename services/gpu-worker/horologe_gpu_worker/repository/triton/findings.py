@@ -177,6 +177,8 @@ def has_variable_outputs(config: Any) -> bool:
 
 
 def _warmup(facts: ModelFacts) -> tuple[Effect, str]:
+    if facts.backend == "ensemble":
+        return "not needed", "the models of the pipeline are warmed up"
     names = {tensor.name for tensor in facts.config.input}
     wrong = [name for sample in facts.config.model_warmup for name in sample.inputs if name not in names]
     if wrong and names:
