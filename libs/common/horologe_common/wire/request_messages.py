@@ -15,7 +15,8 @@ class Query(Message, frozen=True, tag=20):
     other queries have one only if caching is on.
 
     Requests of a model with variable dimensions or optional inputs share a batch only if their `shape_key` is equal. It
-    is 0 if the model pads its inputs and gets all of them. `length` is the size of the input in those dimensions, 0 if all are fixed.
+    is 0 if the model pads its inputs and gets all of them. `length` is the size of the input in the variable
+    dimensions, 0 if all are fixed.
     """
 
     id: int
