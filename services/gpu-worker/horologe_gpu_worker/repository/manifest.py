@@ -283,6 +283,11 @@ def _check(path: Path, manifest: Manifest) -> None:
     if (stream := manifest.stream) is not None:
         for key in ("first_item", "gap"):
             _check_quantity(path, f"stream.{key}", getattr(stream, key), DURATIONS, DURATION_MAX_NS)
+    _check_sides(path, manifest)
+
+
+def _check_sides(path: Path, manifest: Manifest) -> None:
+    """Raise `InvalidModel` for tensors that no model can have, and for keys of the other side."""
     for kind, entries in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         _check_tensors(f"{path}: {kind}", entries)
     for entry in manifest.inputs:
