@@ -11,7 +11,7 @@ import pytest
 from frontend.oip_requests import content, error, send
 from harness.event_loop import in_loop
 from horologe_common.models import ModelSpec, TensorSpec
-from horologe_common.status import HorologeError
+from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Predict, StreamLimits
 from horologe_frontend.http.event_stream import EventSender
 from horologe_frontend.http.steps import run_at_once
@@ -87,7 +87,7 @@ class OpenStreamGateway:
         self.cancelled: list[int] = []
 
     def send(self, predict: Predict, buffers: Any, on_reply: Any, client: str) -> int:
-        on_reply(Answer(0, more=True), ())
+        on_reply(Answer(0, int(Status.OK), more=True), ())
         return 7
 
     def cancel(self, key: int) -> None:

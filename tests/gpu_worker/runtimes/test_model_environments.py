@@ -119,7 +119,12 @@ def test_a_comment_does_not_hide_a_line_that_pip_reads(tmp_path: Path) -> None:
 
 
 def test_options_for_indexes_are_accepted(tmp_path: Path) -> None:
-    lines = ["# -*- coding: utf-8 -*-", "-i https://host/simple --pre", "--only-binary :all:", "a==1 ; python_version > '3'"]
+    lines = [
+        "# -*- coding: utf-8 -*-",
+        "-i https://host/simple --pre",
+        "--only-binary :all:",
+        "a==1 ; python_version > '3'",
+    ]
     (tmp_path / "r.txt").write_text("\n".join(lines))
     assert [line.text for line in read_requirements(tmp_path, "r.txt").lines] == lines[1:]
 
