@@ -16,6 +16,7 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.rollouts import ControllerState, Rollout
 from horologe_common.status import Status
 from horologe_common.wire import Admit, Infer, Load, ModelReport, Models, Result, Scan, Settle, Settled, Unload
+from horologe_controller.core.cluster.share import STREAM_NS
 from horologe_controller.core.version_switches import SLACK_LOADS, SLACK_NS
 
 if TYPE_CHECKING:
@@ -153,6 +154,18 @@ def test_a_version_with_open_requests_is_unloaded_after_them() -> None:
     [infer] = sent(controller, Infer)
     controller.handle(0, WORKER, Result(infer.action_id, Status.OK, 0, 1), ())
     tick(controller, 0)
+    assert [unload.model for unload in sent(controller, Unload)] == [ONE]
+
+
+def test_a_version_with_open_streams_is_unloaded_after_them() -> None:
+    controller = a_used_version("2")
+    [share] = controller.cluster.shares()
+    share.last_step_ns[ONE] = 0
+    finish_load(controller, TWO)
+    settle_all(controller)
+    tick(controller, 0)
+    assert not sent(controller, Unload)
+    tick(controller, STREAM_NS)
     assert [unload.model for unload in sent(controller, Unload)] == [ONE]
 
 

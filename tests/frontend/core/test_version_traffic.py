@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from frontend.frontend_builders import CONTROLLER, NOW, SELECTOR, a_frontend, send_predict
 from harness.builders import a_predict, a_spec, sent
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Models, ModelState, Query, Settle, Settled
+from horologe_common.wire import Answer, Models, ModelState, Query, Settle, Settled, StreamLimits
 
 if TYPE_CHECKING:
     from horologe_frontend.core.frontend import Frontend
 
 
-def announce(frontend: Frontend, *traffic: float, state: str = "READY") -> None:
-    """Announce versions 1, 2, ... of a model with these parts. `state`: that of the last one."""
+def announce(frontend: Frontend, *traffic: float, state: str = "READY", **fields: Any) -> None:
+    """Announce versions 1, 2, ... of a model with these parts. `state`: that of the last one. `fields`: of the specs."""
     names = [str(number) for number in range(1, len(traffic) + 1)]
     states = [
-        ModelState(a_spec("sum", version), state if version == names[-1] else "READY", "why", part)
+        ModelState(a_spec("sum", version, **fields), state if version == names[-1] else "READY", "why", part)
         for version, part in zip(names, traffic, strict=True)
     ]
     frontend.handle(NOW, CONTROLLER, Models(0, tuple(states)), ())
@@ -85,5 +85,18 @@ def test_a_settle_waits_for_queued_requests_of_a_version_that_lost_its_requests(
     frontend.tick(NOW)
     assert not sent(frontend, Settled)
     frontend.handle(NOW, SELECTOR, Answer(query.id, int(Status.OK)), ())
+    frontend.tick(NOW)
+    assert [settled.id for settled in sent(frontend, Settled)] == [1]
+
+
+def test_a_settle_does_not_wait_for_a_stream_that_has_sent_items() -> None:
+    frontend = a_frontend()
+    announce(frontend, 1.0, 0.0, streams=True)
+    send_predict(frontend, a_predict(1, stream=StreamLimits()), NOW)
+    [query] = sent(frontend, Query, SELECTOR)
+    frontend.handle(NOW, CONTROLLER, Settle(1, ("sum/1", "sum/2"), ("sum/1",)), ())
+    frontend.tick(NOW)
+    assert not sent(frontend, Settled)
+    frontend.handle(NOW, SELECTOR, Answer(query.id, int(Status.OK), more=True), ())
     frontend.tick(NOW)
     assert [settled.id for settled in sent(frontend, Settled)] == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,10 +19,13 @@ from harness.event_loop import in_loop
 from horologe_common.clock import ms
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import Admit
-from horologe_frontend.grpc.calls import peer_host
-from horologe_frontend.grpc.infer_stream import STREAM_REQUESTS
+from horologe_frontend.core.access import Access
+from horologe_frontend.grpc.calls import Calls, peer_host
+from horologe_frontend.grpc.infer_stream import STREAM_REQUESTS, InferStream
 from horologe_frontend.grpc.messages import SERVICE
 from horologe_frontend.grpc.settings import GrpcSettings
+from horologe_frontend.http.client_accounts import ClientAccounts, HeldBytes
+from horologe_frontend.http.settings import HttpSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +36,21 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - a test may wait for any state
             await asyncio.sleep(0.005)
+
+
+class CancelledAtRead:
+    """Context of a call that is cancelled while its first message is read."""
+
+    task: asyncio.Task[None]
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    async def read(self) -> bytes:
+        if self.task.cancelling():
+            await asyncio.Event().wait()
+        self.task.cancel()
+        return b""
 
 
 def trailer(error: aio.AioRpcError, name: str) -> Any:
@@ -374,6 +393,18 @@ async def test_a_cancelled_stream_cancels_its_requests() -> None:
         stream.cancel()
         await until(lambda: door.gateway.cancelled == 3)
         await until(lambda: door.clients.total.requests == 0)
+
+
+@in_loop
+async def test_a_request_that_arrives_while_its_stream_is_cancelled_is_not_counted_for_ever() -> None:
+    account = ClientAccounts(HttpSettings()).begin_call("127.0.0.1")
+    assert account is not None
+    context, calls = CancelledAtRead(), Calls(Access(), ClientAccounts(HttpSettings()), HttpSettings())
+    call: Any = SimpleNamespace(context=context, held=HeldBytes(account), client="client")
+    inferences: Any = None
+    context.task = asyncio.create_task(InferStream(call, inferences).serve(calls))
+    await asyncio.wait([context.task])
+    assert account.requests == 1, "of the call itself"
 
 
 @in_loop

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from frontend.oip_requests import content, error, send
+from harness.event_loop import in_loop
 from horologe_common.models import ModelSpec, TensorSpec
-from horologe_common.status import HorologeError
-from horologe_common.wire import StreamLimits
+from horologe_common.status import HorologeError, Status
+from horologe_common.wire import Answer, Predict, StreamLimits
+from horologe_frontend.http.event_stream import EventSender
 from horologe_frontend.http.steps import run_at_once
-from horologe_frontend.oip.generate import read_generate
+from horologe_frontend.oip.generate import generate_stream, read_generate
 
 SPEC = ModelSpec(
     "m",
@@ -75,3 +78,28 @@ def test_generate_answers_with_the_outputs_by_name() -> None:
 def test_an_error_before_the_first_item_is_the_response(operation: str) -> None:
     response = send("POST", f"/v2/models/refused/{operation}", {"in": [1, 2, 3, 4]})
     assert error(response, 429) == "no room before the deadline"
+
+
+class OpenStreamGateway:
+    """Answers each request with the first item of a stream."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+
+    def send(self, predict: Predict, buffers: Any, on_reply: Any, client: str) -> int:
+        on_reply(Answer(0, int(Status.OK), more=True), ())
+        return 7
+
+    def cancel(self, key: int) -> None:
+        self.cancelled.append(key)
+
+
+@in_loop
+async def test_a_stream_whose_connection_is_lost_before_its_events_are_sent_is_cancelled() -> None:
+    gateway: Any = OpenStreamGateway()
+    response = await generate_stream(gateway, read(flag=True)[0], (), "client")
+    assert response.on_open is not None
+    transport: Any = None
+    response.on_open(EventSender(transport, asyncio.Event()))()
+    await asyncio.sleep(0.01)
+    assert gateway.cancelled == [7]

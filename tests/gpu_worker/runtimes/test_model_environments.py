@@ -95,12 +95,38 @@ def test_a_model_whose_packages_cannot_be_installed_names_the_line(
 
 
 @pytest.mark.parametrize(
-    "line", ["./package", "package.whl/..", "git+https://host/package", "-e .", "a @ https://host/a.tar.gz", "--pre\0"]
+    "line",
+    [
+        *("./package", "package.whl/..", "git+https://host/package", "-e .", "a @ https://host/a.tar.gz", "--pre\0"),
+        *("--pre -e .", "--pre '-e' .", "--no-index -r other.txt", "--only-binary=:none:", "--only-binary :none:"),
+        *("a==1 --no-binary :all:", "a==1 --config-settings=x=y", "a==1 'open", "--pre --no-binary=a"),
+        *("a @ https://host/a.tar.gz#b.whl", "a @ https://host/a.tar.gz?b.whl", "-i https://${SECRET}@host/"),
+    ],
 )
 def test_only_wheels_are_requirements(tmp_path: Path, line: str) -> None:
     (tmp_path / "r.txt").write_text(line)
     with pytest.raises(InvalidModel, match=r"r.txt line 1: got "):
         read_requirements(tmp_path, "r.txt")
+
+
+def test_a_comment_does_not_hide_a_line_that_pip_reads(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("a==1 \\\n # comment \\\n-e .")
+    with pytest.raises(InvalidModel, match=r"r.txt line 3: got '-e .'"):
+        read_requirements(tmp_path, "r.txt")
+    (tmp_path / "r.txt").write_text("a==1\n# coding: utf-7 +AAo--e .")
+    with pytest.raises(InvalidModel, match=r"coding: got utf-7, wanted utf-8"):
+        read_requirements(tmp_path, "r.txt")
+
+
+def test_options_for_indexes_are_accepted(tmp_path: Path) -> None:
+    lines = [
+        "# -*- coding: utf-8 -*-",
+        "-i https://host/simple --pre",
+        "--only-binary :all:",
+        "a==1 ; python_version > '3'",
+    ]
+    (tmp_path / "r.txt").write_text("\n".join(lines))
+    assert [line.text for line in read_requirements(tmp_path, "r.txt").lines] == lines[1:]
 
 
 def test_an_interpreter_by_its_path_needs_none_of_the_workers_packages(tmp_path: Path) -> None:

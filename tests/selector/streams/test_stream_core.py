@@ -154,6 +154,7 @@ def test_a_late_item_is_not_sent_and_ends_the_stream_once() -> None:
         (1, Status.LATE, "LATE"),
         (1, Status.LOST, "LOST"),
         (1, Status.FAILED, "FAILED"),
+        (1, Status.UNKNOWN_MODEL, "LOST"),
     ],
 )
 def test_how_a_failed_step_ends_the_stream(items: int, status: Status, end: str) -> None:

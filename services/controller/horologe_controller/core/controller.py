@@ -168,7 +168,7 @@ class Controller:
         """Unload what lost its requests and what shares cannot run, and requeue the requests of revised models."""
         changes = self.cluster.changes
         if self.catalogue.released.keys:
-            self.out.extend(self._actions.unload_models(self.catalogue.pop_released(self._requests.table)))
+            self.out.extend(self._actions.unload_models(self.catalogue.pop_released(now_ns, self._requests.table)))
         if changes.unservable:
             self.out.extend(self._actions.unload_unservable(changes.unservable))
             changes.unservable.clear()

@@ -63,9 +63,9 @@ class ModelCatalogue:
         self._loads.confirm(address)
         return self._advance_loads()
 
-    def pop_released(self, requests: Iterable[Request]) -> list[str]:
+    def pop_released(self, now_ns: int, requests: Iterable[Request]) -> list[str]:
         """Return the versions to unload now. `requests`: all open ones."""
-        return self.released.pop_unused(requests, self._states)
+        return self.released.pop_unused(now_ns, requests, self._states, self._cluster)
 
     def announce(self) -> list[Out]:
         """Return the current state for every subscriber."""

@@ -1,4 +1,4 @@
-"""Versions that lost their requests: they are unloaded when no request for them is open."""
+"""Versions that lost their requests: they are unloaded when no request and no stream for them is open."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from horologe_common.wire import ModelState
+    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.model_loads import PendingLoads
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.version_switches import VersionSwitches
@@ -27,9 +28,13 @@ class ReleasedVersions:
             if key in states and not states[key].traffic and not self._loads.is_draining(key):
                 self.keys[key] = True
 
-    def pop_unused(self, requests: Iterable[Request], states: Mapping[str, ModelState]) -> list[str]:
-        """Return the versions to unload now: those that no switch and none of the `requests`, all open ones, needs."""
+    def pop_unused(
+        self, now_ns: int, requests: Iterable[Request], states: Mapping[str, ModelState], cluster: Cluster
+    ) -> list[str]:
+        """Return the versions to unload now: those that no switch, stream, or one of all open `requests` needs."""
         needed = {request.model: True for request in requests}
+        shares = list(cluster.shares())
+        needed |= {key: True for key in self.keys if any(share.has_streams(now_ns, key) for share in shares)}
         needed |= {switch.key: True for switch in self._switches.pending.values()}
         popped = [key for key in self.keys if key not in needed]
         for key in popped:

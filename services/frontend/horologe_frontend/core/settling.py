@@ -24,7 +24,10 @@ class Settling:
         """(controller, id of the Settle, ids of the requests to wait for)."""
 
     def on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
-        """Wait for the requests that may be answered by the content before. `pop_settled` returns the answer."""
+        """Wait for the requests that may be answered by the content before. `pop_settled` returns the answer.
+
+        A stream that has sent items is not awaited: it may last for ever.
+        """
         awaited = [request.id for request in self._requests if _may_answer(request, message)]
         self.waiting.append((controller, message.id, awaited))
 
@@ -35,7 +38,7 @@ class Settling:
         """Return the answers to the Settles whose requests have all ended."""
         waiting, self.waiting = self.waiting, []
         for controller, settle_id, awaited in waiting:
-            while awaited and awaited[-1] not in self._requests:
+            while awaited and ((request := self._requests.find_request(awaited[-1])) is None or request.items):
                 awaited.pop()
             if awaited:
                 self.waiting.append((controller, settle_id, awaited))

@@ -101,16 +101,18 @@ class InferStream:
                 is_counted = account.try_begin(0)
                 self.open[request] = None
                 request.task = asyncio.create_task(self._respond(request, message, is_counted))
+                if is_counted:  # a task that is cancelled before it begins runs no `finally`
+                    request.task.add_done_callback(lambda _: account.finish(0))
                 self._requests.put_nowait(request)
         finally:
             self._requests.put_nowait(None)
 
     async def _respond(self, request: StreamedRequest, message: bytes, is_counted: bool) -> None:
         """Set the outcome: the encoded response, or the exception that ended the request. Or send its items."""
-        held, account, outcome = request.held, self._call.held.account, request.outcome
+        held, outcome = request.held, request.outcome
         try:
             if not is_counted:
-                raise Refused(f"{account.total.requests} requests are in flight already", RETRY_NS)
+                raise Refused(f"{held.account.total.requests} requests are in flight already", RETRY_NS)
             held.grow_to(len(message))
             inference = await self._inferences.read(self._call, held, message)
             if inference.predict.stream is not None:
@@ -132,8 +134,6 @@ class InferStream:
             else:
                 await self._send_response(request, error)
         finally:
-            if is_counted:
-                account.finish(0)
             if outcome.done() and outcome.result() is None:
                 self._finish(request)
 

@@ -123,22 +123,23 @@ def _raise_failure(answer: Answer) -> None:
 
 def _begin(stream: AnswerStream, predict: Predict, first: bytes, sender: EventSender) -> Callable[[], object]:
     """Send the events in a task. Return the function that ends it when the connection is lost."""
-    return asyncio.ensure_future(_send_events(stream, predict, first, sender)).cancel
+    task = asyncio.ensure_future(_send_events(stream, predict, first, sender))
+    task.add_done_callback(lambda _: stream.close())  # also if it is cancelled before it begins
+    return task.cancel
 
 
 async def _send_events(stream: AnswerStream, predict: Predict, first: bytes, sender: EventSender) -> None:
-    with stream:
-        await sender.send_all(first)
-        async for answer, buffers in stream:
-            try:
-                _raise_failure(answer)
-                events = _events(predict, answer, buffers)
-            except Exception as error:
-                status, reason = getattr(error, "status", Status.FAILED), getattr(error, "reason", str(error))
-                await sender.send_all(encode_data({"error": reason, "status": status_name(int(status))}))
-                break
-            await sender.send_all(events)
-        sender.finish()
+    await sender.send_all(first)
+    async for answer, buffers in stream:
+        try:
+            _raise_failure(answer)
+            events = _events(predict, answer, buffers)
+        except Exception as error:
+            status, reason = getattr(error, "status", Status.FAILED), getattr(error, "reason", str(error))
+            await sender.send_all(encode_data({"error": reason, "status": status_name(int(status))}))
+            break
+        await sender.send_all(events)
+    sender.finish()
 
 
 def _events(predict: Predict, answer: Answer, buffers: Sequence[Buffer]) -> bytes:

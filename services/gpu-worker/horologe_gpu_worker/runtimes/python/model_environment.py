@@ -148,7 +148,7 @@ def _run_pip(
     process = subprocess.Popen(
         command,
         cwd=place.parent,
-        env=variables,
+        env=variables | {"PYTHONUTF8": "1"},  # pip must read what `read_requirements` has checked
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -6,6 +6,7 @@ Only wheels are installed, because pip would run the code of a source package as
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.service.user_files import read_file
@@ -15,14 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-OPTIONS = (
-    *("--index-url", "-i", "--extra-index-url", "--find-links", "-f", "--no-index", "--trusted-host"),
-    *("--only-binary", "--prefer-binary", "--pre", "--require-hashes"),
-)
+OPTIONS_WITH_VALUE = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f", "--trusted-host")
+OPTIONS = (*OPTIONS_WITH_VALUE, "--no-index", "--only-binary=:all:", "--prefer-binary", "--pre", "--require-hashes")
 _REQUIREMENT = re.compile(
-    r"[A-Za-z0-9][\w.-]*\s*(\[[^\]]*\]\s*)?($|[<>=!~;(]|--hash=|@\s*(https?|file)://\S+\.whl([#\s]|$))"
+    r"[A-Za-z0-9][\w.-]*\s*(\[[^\]]*\]\s*)?($|[<>=!~;(]|--hash=|@\s*(https?|file)://[^\s#?]+\.whl([#?\s]|$))"
 )
-_COMMENT = re.compile(r"(^|\s)#.*$")
+_COMMENT = re.compile(r"(^|\s+)#.*$")
+_VARIABLE = re.compile(r"\$\{\w+\}")
+_ENCODING = re.compile(rb"\A([^\n]*\n)??#[^\n]*coding[:=]\s*([-\w.]+)")
+"""Declaration in the first two lines by which pip decodes the file."""
 
 
 class RequirementLine(NamedTuple):
@@ -59,6 +61,8 @@ def read_requirements(folder: Path, name: str) -> RequirementsFile:
     path = next((path for path in (folder / name, folder.parent / name) if path.is_file()), folder / name)
     try:
         content = read_file(path)
+        if (declared := _ENCODING.match(content)) and declared[2].lower() not in (b"utf-8", b"utf8"):
+            raise ValueError(f"coding: got {declared[2].decode()}, wanted utf-8")
         lines = tuple(_lines(content.decode("utf-8-sig")))
     except (OSError, ValueError) as error:  # ValueError: too large, or not UTF-8
         raise InvalidModel(f"{path}: {error}") from error
@@ -72,12 +76,12 @@ def read_requirements(folder: Path, name: str) -> RequirementsFile:
 
 
 def _lines(text: str) -> Iterator[RequirementLine]:
-    """Iterate over the requirements and options. A line that ends with a backslash goes on in the next one."""
+    """Iterate over the requirements and options. As in pip, a backslash joins the next line, except after a comment."""
     begin, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         begin = begin or number
         parts.append(line.removesuffix("\\"))
-        if not line.endswith("\\"):
+        if not line.endswith("\\") or _COMMENT.match(line):
             if joined := _COMMENT.sub("", " ".join(parts)).strip():
                 yield RequirementLine(begin, joined)
             begin, parts = 0, []
@@ -86,6 +90,17 @@ def _lines(text: str) -> Iterator[RequirementLine]:
 
 
 def _is_allowed(text: str) -> bool:
+    """Return whether a line can neither run code nor read the worker's environment variables.
+
+    pip reads options anywhere in a line, and replaces `${NAME}` by variables.
+    """
+    try:
+        words = shlex.split(text.replace("--only-binary ", "--only-binary="))
+    except ValueError:
+        return False
+    options = [word for word in words if word.startswith("-")]
+    if _VARIABLE.search(text):
+        return False
     if text.startswith("-"):
-        return re.split(r"[\s=]", text, maxsplit=1)[0] in OPTIONS
-    return _REQUIREMENT.match(text) is not None
+        return all(word in OPTIONS or word.partition("=")[0] in OPTIONS_WITH_VALUE for word in options)
+    return _REQUIREMENT.match(text) is not None and all(word.startswith("--hash=") for word in options)

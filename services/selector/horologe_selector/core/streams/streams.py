@@ -247,6 +247,8 @@ class Streams:
         """End a stream whose step has failed."""
         if stream.step > 1 and result.status in ALWAYS_LATE:
             self._end_late(now_ns, stream, result.reason)
+        elif stream.step > 1 and result.status == Status.UNKNOWN_MODEL:
+            self._finish(now_ns, stream, Status.LOST, result.reason)  # it was unloaded, with the state of the stream
         else:
             self._finish(now_ns, stream, Status(result.status), result.reason, result.retry_after_ns)
 
