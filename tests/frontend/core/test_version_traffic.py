@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def announce(frontend: Frontend, *traffic: float, state: str = "READY", **fields: Any) -> None:
-    """Announce versions 1, 2, ... of a model with these parts. `state`: that of the last one. `fields`: of the specs."""
+    """Announce versions 1, 2, ... of a model with these parts. `state`: of the last one. `fields`: of the specs."""
     names = [str(number) for number in range(1, len(traffic) + 1)]
     states = [
         ModelState(a_spec("sum", version, **fields), state if version == names[-1] else "READY", "why", part)
