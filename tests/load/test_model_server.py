@@ -69,6 +69,11 @@ def test_an_invalid_endpoint_is_named(endpoint: str) -> None:
         _ = ModelServer(endpoint, "m").url
 
 
+def test_an_address_of_ipv6_has_brackets() -> None:
+    assert ModelServer("grpc://[::1]:9000", "m").address == "[::1]:9000"
+    assert ModelServer("https://host", "m").address == "host:443"
+
+
 def test_a_document_that_is_no_metadata_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="metadata of 'a b'"):
         make_spec(HTTP, {"inputs": [{"name": "x"}]})

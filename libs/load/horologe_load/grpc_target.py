@@ -122,11 +122,10 @@ def encode_request(spec: ModelSpec, tensors: Sequence[Tensor], payloads: Sequenc
 def read_over_grpc(server: ModelServer) -> ModelSpec:
     """Return the signature of the model. Raises HorologeError."""
     request, answer = message_type("ModelMetadataRequest"), message_type("ModelMetadataResponse")
-    address = f"{server.host}:{server.port}"
     channel = (
-        grpc.secure_channel(address, grpc.ssl_channel_credentials(), OPTIONS)
+        grpc.secure_channel(server.address, grpc.ssl_channel_credentials(), OPTIONS)
         if server.url.scheme == "grpcs"
-        else grpc.insecure_channel(address, OPTIONS)
+        else grpc.insecure_channel(server.address, OPTIONS)
     )
     with channel:
         call = channel.unary_unary(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 PORTS = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 8001}
 SDK_SCHEMES = ("tcp", "ipc")
 METADATA_TIMEOUT_S = 10.0
+MAX_METADATA_BYTES = 16 << 20
 MAX_CONNECTIONS = 4096
 """HTTP connections of a generator process."""
 
@@ -66,6 +67,11 @@ class ModelServer(msgspec.Struct, frozen=True):
     @property
     def port(self) -> int:
         return self.url.port or PORTS[self.url.scheme]
+
+    @property
+    def address(self) -> str:
+        """Return host and port, with an address of IPv6 in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def path(self) -> str:
@@ -109,7 +115,7 @@ def _read_over_http(server: ModelServer) -> ModelMetadata:
         document = _get(connection, server, server.path)
         try:
             extensions = _get(connection, server, f"{server.url.path.rstrip('/')}/v2").get("extensions") or ()
-        except InvalidInput:  # optional in some servers
+        except (InvalidInput, UnknownModel):  # some servers have no such path
             extensions = ()
     except (HTTPException, OSError) as error:
         raise Lost(f"{server.endpoint}: {error}") from error
@@ -121,7 +127,7 @@ def _read_over_http(server: ModelServer) -> ModelMetadata:
 def _get(connection: HTTPConnection, server: ModelServer, path: str) -> dict[str, Any]:
     connection.request("GET", path, headers=dict(server.headers))
     answer = connection.getresponse()
-    content = answer.read()
+    content = answer.read(MAX_METADATA_BYTES)
     said = f"GET {path}: got HTTP {answer.status}: {content[:200].decode(errors='replace')}"
     if answer.status in (401, 403):
         raise Unauthenticated(said)
@@ -204,9 +210,9 @@ class LoadedModel(msgspec.Struct, frozen=True):
                 tls = ssl.create_default_context() if server.url.scheme == "https" else None
                 return HttpTarget(server.host, server.port, self.request_at, MAX_CONNECTIONS, tls)
             case "grpc" | "grpcs":
-                address, secure = f"{server.host}:{server.port}", server.url.scheme == "grpcs"
+                secure = server.url.scheme == "grpcs"
                 kind: type[GrpcTarget] = _grpc_target().GrpcTarget
-                return kind(address, self.request_at, self.slo_ns, server.headers, secure)
+                return kind(server.address, self.request_at, self.slo_ns, server.headers, secure)
 
         def input_at(index: int) -> ModelInput:
             return ModelInput(server.model, self.request_at(index), version=server.version)
