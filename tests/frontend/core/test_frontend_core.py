@@ -148,6 +148,14 @@ def test_the_default_deadline_is_the_slo_of_the_model_or_best_effort(slo_ns: int
     assert (query.budget_ns, query.best_effort) == (slo_ns or frontend.settings.best_effort_ns, best_effort)
 
 
+def test_a_stream_that_the_selector_has_cancelled_has_an_end() -> None:
+    frontend = a_frontend()
+    send_predict(frontend, a_predict(7))
+    (query,) = sent(frontend, Query, SELECTOR)
+    frontend.handle(0, SELECTOR, Answer(query.id, int(Status.CANCELLED), (), "no item was taken"), ())
+    assert [(answer.id, answer.reason) for answer in sent(frontend, Answer, CLIENT)] == [(7, "no item was taken")]
+
+
 def test_cancel_and_disconnect_finish_a_request_without_an_answer() -> None:
     frontend = a_frontend()
     send_predict(frontend, a_predict(1))

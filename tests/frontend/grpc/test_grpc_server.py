@@ -18,6 +18,7 @@ from frontend.grpc_calls import ROW, TYPES, GrpcDoor, infer_request, open_door
 from harness.event_loop import in_loop
 from horologe_common.clock import ms
 from horologe_common.service.settings import SettingsError
+from horologe_common.status import InvalidInput
 from horologe_common.wire import Admit
 from horologe_frontend.core.access import Access
 from horologe_frontend.grpc.calls import Calls, peer_host
@@ -51,6 +52,22 @@ class CancelledAtRead:
             await asyncio.Event().wait()
         self.task.cancel()
         return b""
+
+
+class LostAtWrite:
+    """Context of a call with one message, whose client leaves before the response."""
+
+    def __init__(self) -> None:
+        self.messages = [b"", aio.EOF]
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    async def read(self) -> Any:
+        return self.messages.pop(0)
+
+    async def write(self, message: bytes) -> None:
+        raise aio.InternalError
 
 
 def trailer(error: aio.AioRpcError, name: str) -> Any:
@@ -405,6 +422,23 @@ async def test_a_request_that_arrives_while_its_stream_is_cancelled_is_not_count
     context.task = asyncio.create_task(InferStream(call, inferences).serve(calls))
     await asyncio.wait([context.task])
     assert account.requests == 1, "of the call itself"
+
+
+@in_loop
+async def test_a_client_that_leaves_before_its_response_is_no_error_of_the_server() -> None:
+    accounts = ClientAccounts(HttpSettings())
+    account = accounts.begin_call("127.0.0.1")
+    assert account is not None
+    call: Any = SimpleNamespace(context=LostAtWrite(), held=HeldBytes(account), client="client")
+
+    async def read(*_: Any) -> None:
+        raise InvalidInput("no request")
+
+    inferences: Any = SimpleNamespace(read=read)
+    serving = asyncio.create_task(InferStream(call, inferences).serve(Calls(Access(), accounts, HttpSettings())))
+    await asyncio.wait([serving])
+    assert serving.cancelled()
+    assert account.requests == 1
 
 
 @in_loop

@@ -77,3 +77,20 @@ def test_an_exception_ends_the_stream() -> None:
 def test_a_function_that_does_not_yield() -> None:
     with pytest.raises(ModelFailed, match="wanted a generator"):
         run(OpenStreams(lambda inputs: {}, 1), 1)
+
+
+def test_an_exception_at_the_end_of_a_stream_leaves_no_other_one_open() -> None:
+    def broken(inputs: Any) -> Any:
+        try:
+            yield 1
+        finally:
+            closed.append(inputs["n"])
+            raise ValueError(inputs)
+
+    closed.clear()
+    streams = OpenStreams(broken, 2)
+    run(streams, 1, stream=1)
+    run(streams, 1, stream=2)
+    with pytest.raises(ValueError, match="n"):
+        streams.end("")
+    assert (len(streams), closed) == (0, [3, 3])

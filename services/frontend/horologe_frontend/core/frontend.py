@@ -243,15 +243,17 @@ class Frontend:
         else:
             self.staging.release(request.id)
 
-    def _finish(self, now_ns: int, request: ClientRequest, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
-        """End a request: remove it, count it, answer its client. No other method ends a request."""
+    def _finish(
+        self, now_ns: int, request: ClientRequest, answer: Answer, buffers: Sequence[Buffer] = (), *, sends: bool = True
+    ) -> None:
+        """End a request: remove it, count it, answer its client if `sends`. No other method ends a request."""
         self._requests.remove(request)
         if now_ns > request.deadline_ns and answer.status == Status.OK:
             answer = msgspec.structs.replace(answer, status=int(Status.LATE), reason="finished after the deadline")
             self._builder.turn_limit.note_late()
         if request.outputs:
             answer, buffers = select_outputs(answer, buffers, request.outputs)
-        if answer.status != CANCELLED:
+        if sends:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
         self._metrics.count_finished(now_ns, request, answer)
@@ -262,7 +264,7 @@ class Frontend:
 
     def _give_up(self, now_ns: int, request: ClientRequest, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
-        self._finish(now_ns, request, answer, buffers)
+        self._finish(now_ns, request, answer, buffers, sends=answer.status != CANCELLED)  # its client waits no more
         if request.selector in self._selectors:
             self._retained_inputs.retain_request(request)
             self.out.append(Out(request.selector, Cancel((request.id,))))

@@ -151,7 +151,10 @@ class InferStream:
                 raise outcome
             outcome = _error_message(request.id, outcome)
         async with self._writing:
-            await self._call.context.write(outcome)
+            try:
+                await self._call.context.write(outcome)
+            except aio.InternalError:  # the client has left
+                raise asyncio.CancelledError from None
 
     def _finish(self, request: StreamedRequest) -> None:
         del self.open[request]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.status import Lost, ModelFailed, Refused
@@ -80,8 +81,12 @@ class OpenStreams:
         self._streams[key] = OpenStream(items)
 
     def end(self, owner: str, streams: tuple[int, ...] = ()) -> None:
-        """Close these streams of an owner, or all of them. Unknown ones are ignored. An empty owner: all streams."""
-        keys = [(owner, stream) for stream in streams]
-        for key in keys or [key for key in self._streams if owner in ("", key[0])]:
-            if (stream := self._streams.pop(key, None)) is not None:
-                stream.items.close()
+        """Close these streams of an owner, or all of them. Unknown ones are ignored. An empty owner: all streams.
+
+        Raises what a generator raises when it is closed, after all are closed.
+        """
+        keys = [(owner, stream) for stream in streams] or [key for key in self._streams if owner in ("", key[0])]
+        with ExitStack() as closing:  # an exception of one stream leaves none of the others open
+            for key in keys:
+                if (stream := self._streams.pop(key, None)) is not None:
+                    closing.callback(stream.items.close)
