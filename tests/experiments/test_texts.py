@@ -63,7 +63,7 @@ class FakeClient:
     def __init__(self) -> None:
         self.requests: list[tuple[int, str, float]] = []
 
-    def submit(self, model: str, inputs: Any, *, slo_ms: float, application: str) -> asyncio.Future[Any]:
+    def submit(self, model: str, inputs: Any, *, slo_ms: float, application: str, version: str) -> asyncio.Future[Any]:
         length = inputs["tokens"].shape[1]
         self.requests.append((length, application, slo_ms))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
