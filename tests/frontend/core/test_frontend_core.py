@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, WORKER, a_frontend, send_predict
-from harness.builders import a_predict, a_spec, a_tensor, sent
+from harness.builders import a_predict, a_spec, a_state, a_tensor, sent
 from horologe_common.applications import NAME_LIMIT
-from horologe_common.clock import ms
+from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Cancel, Dispatch, Predict, Query, Release, Ship, Tensor
+from horologe_common.wire import Answer, Cancel, Dispatch, Models, Predict, Query, Release, Ship, StreamLimits, Tensor
 
 
 def test_a_request_is_staged_and_sent_to_the_selector_and_its_answer_has_the_id_of_the_client() -> None:
@@ -146,6 +146,20 @@ def test_the_default_deadline_is_the_slo_of_the_model_or_best_effort(slo_ns: int
     send_predict(frontend, a_predict(budget_ms=0))
     (query,) = sent(frontend, Query)
     assert (query.budget_ns, query.best_effort) == (slo_ns or frontend.settings.best_effort_ns, best_effort)
+
+
+@pytest.mark.parametrize(("first_ns", "gap_ns"), [(-1, 0), (1, -1), (2**64 - 1, 2**63)])
+def test_times_of_a_stream_are_checked(first_ns: int, gap_ns: int) -> None:
+    frontend = a_frontend()
+    frontend.handle(0, CONTROLLER, Models(0, (a_state(a_spec("sum", streams=True)),)), ())
+    send_predict(frontend, a_predict(7, stream=StreamLimits(first_ns, gap_ns)))
+    if min(first_ns, gap_ns) < 0:
+        (answer,) = sent(frontend, Answer, CLIENT)
+        assert answer.status == Status.INVALID_INPUT
+        assert answer.reason.startswith(f"stream: got StreamLimits(first_ns={first_ns}")
+    else:
+        (query,) = sent(frontend, Query, SELECTOR)
+        assert query.stream == StreamLimits(NEVER_NS >> 1, NEVER_NS >> 1)
 
 
 def test_a_stream_that_the_selector_has_cancelled_has_an_end() -> None:

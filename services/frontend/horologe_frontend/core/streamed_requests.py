@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import Out
 from horologe_common.status import InvalidInput
 from horologe_common.wire import STREAM_IDLE_NS, ItemsTaken, StreamLimits
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
 def stream_limits(message: Predict, spec: ModelSpec) -> StreamLimits:
     """Return the deadlines of the items of a model that streams: those of the request, else of the model.
 
-    Raise `InvalidInput` if the request is for one answer. (One for a stream of another model gets its one answer.)
+    Raise `InvalidInput` if the request is for one answer, or for negative times. (One for a stream of another model gets its one answer.)
     """
     if (wanted := message.stream) is None:
         raise InvalidInput(f"model {spec.name!r}: got a request for one answer, wanted one for a stream")
-    return StreamLimits(wanted.first_ns or spec.first_ns, wanted.gap_ns or spec.gap_ns)
+    if wanted.first_ns < 0 or wanted.gap_ns < 0:
+        raise InvalidInput(f"stream: got {wanted}, wanted times of at least 0")
+    first_ns, gap_ns = wanted.first_ns or spec.first_ns, wanted.gap_ns or spec.gap_ns
+    return StreamLimits(min(first_ns, NEVER_NS >> 1), min(gap_ns, NEVER_NS >> 1))
 
 
 class StreamedRequests:
