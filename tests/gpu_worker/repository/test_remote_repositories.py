@@ -25,9 +25,9 @@ from horologe_common.service.settings import SettingsError
 from horologe_common.status import ModelFailed, Status
 from horologe_gpu_worker.fetching import downloads
 from horologe_gpu_worker.fetching.downloads import Downloads
-from horologe_gpu_worker.fetching.mirror import is_single_version
+from horologe_gpu_worker.fetching.mirror import Mirror, is_single_version
 from horologe_gpu_worker.fetching.source import parse_source, shown_url
-from horologe_gpu_worker.fetching.store import Store
+from horologe_gpu_worker.fetching.store import RemoteFile, Store
 from horologe_gpu_worker.repository.manifest import read_manifest
 
 if TYPE_CHECKING:
@@ -124,6 +124,17 @@ def test_a_broken_fetch_is_resumed(remote: Path, tmp_path: Path, monkeypatch: py
         assert fetcher.fetch(file, hashlib.sha256(content).hexdigest()).read_bytes() == content
         fetched = sum(size for _, size in server.sent)
         assert fetched == len(content) >> 1 if ranges else fetched >= len(content)
+
+
+def test_a_model_with_an_impossible_name_leaves_the_others(remote: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    names = ("good/1/model.onnx", f"{'x' * 300}/1/model.onnx", "both/model.toml", "both/model.toml/a", "bad/\udcff/a")
+    files = [RemoteFile(name, f"https://host/{name}") for name in names]
+    monkeypatch.setattr(Store, "list_files", lambda *_, **__: files)
+    monkeypatch.setattr(Downloads, "fetch", lambda *_: tmp_path)
+    mirror = Mirror("https://host", tmp_path)
+    faults = mirror.write_lists(Downloads(mirror.files, lambda text: None))
+    assert [fault.partition(":")[0] for fault in faults] == ["x" * 128, "both", "bad"]
+    assert (mirror.root / "good" / "1").is_dir()
 
 
 def test_a_wrong_hash_and_too_little_space_are_errors(

@@ -17,9 +17,10 @@ def main(arguments: list[str]) -> int:
     text, cache, model = arguments
     try:
         mirror = Mirror(text, Path(cache))
-        mirror.write_lists(Downloads(mirror.files, lambda text: None), model)
+        for fault in mirror.write_lists(Downloads(mirror.files, lambda text: None), model):
+            sys.stdout.write(f"{fault.encode(errors='replace').decode()}\n")
     except HorologeError as error:
-        sys.stderr.write(error.reason)
+        sys.stderr.write(error.reason.encode(errors='replace').decode())
         return 1
     return 0
 

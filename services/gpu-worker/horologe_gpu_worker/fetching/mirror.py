@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.applications import NAME_LIMIT
 from horologe_common.service.log import logger
 from horologe_common.service.user_files import read_file
-from horologe_common.status import HorologeError, ModelFailed
+from horologe_common.status import HorologeError, ModelFailed, describe_exception
 from horologe_gpu_worker.fetching.downloads import Downloads, file_sha256
 from horologe_gpu_worker.fetching.source import parse_source, shown_url
 from horologe_gpu_worker.fetching.store import RemoteFile
@@ -84,6 +85,8 @@ class Mirror:
             raise ModelFailed(f"{shown_url(self._source.place)}: was not listed within {limit}") from error
         if done.returncode:
             raise ModelFailed(done.stderr.strip()[-REASON_CHARACTERS:] or f"listing: exit code {done.returncode}")
+        if done.stdout:
+            log.warning("models not listed", reason=done.stdout.strip()[-REASON_CHARACTERS:])
 
     def refresh_at_start(self) -> None:
         """List the repository. If that fails, use the last list. Raises `HorologeError` if there is none."""
@@ -94,19 +97,28 @@ class Mirror:
                 raise
             log.warning("repository not listed: using the last list", reason=error.reason)
 
-    def write_lists(self, downloads: Downloads, only: str = "") -> None:
-        """List the store and write the lists of its models, or of the model `only`. Runs in the listing process."""
-        lists = self._list_models(downloads, only)
+    def write_lists(self, downloads: Downloads, only: str = "") -> list[str]:
+        """List the store and write the lists of its models, or of the model `only`. Runs in the listing process.
+
+        Return why models could not be written, whose names the file system does not accept.
+        """
+        lists, faults = self._list_models(downloads, only), list[str]()
         for folder in (FILES, LISTS):
             (self._place / folder).mkdir(parents=True, exist_ok=True)
         for name, files in lists.items():
-            self._write_list(name, files, downloads)
+            try:
+                self._write_list(name, files, downloads)
+            except (OSError, ValueError) as error:
+                faults.append(f"{name[:NAME_LIMIT]}: {describe_exception(error)}")
+                if only or self._source.name:
+                    raise ModelFailed(faults[0]) from error
         known = [only] if only else [path.stem for path in (self._place / LISTS).glob("*.json")]
         for name in known:
             if name not in lists:
                 (self._place / LISTS / f"{name}.json").unlink(missing_ok=True)
                 shutil.rmtree(self._place / name, ignore_errors=True)
         self._remove_unused_files()
+        return faults
 
     def _write_list(self, name: str, files: list[RemoteFile], downloads: Downloads) -> None:
         """Write the list of a model. Make the folders of its versions, and the files that say which are served."""
