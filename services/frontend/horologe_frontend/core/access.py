@@ -6,8 +6,9 @@ A bearer key and a key of the SDK with the same name share one entry, and its ra
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import Enum
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,11 +78,12 @@ class TokenBucket:
 class Grant:
     """What the holder of one key may do."""
 
-    __slots__ = ("_bucket", "entry", "name")
+    __slots__ = ("_bucket", "_infer", "entry", "name")
 
     def __init__(self, name: str, entry: KeyEntry) -> None:
         self.name = name
         self.entry = entry
+        self._infer = re.compile("|".join(map(translate, entry.infer)) or "(?!)")  # in a request, one search for all
         self._bucket = None if entry.rate is None else TokenBucket(entry.rate, entry.burst)
 
     def check(self, scope: Scope, target: str = "") -> None:
@@ -103,8 +105,7 @@ class Grant:
             raise Forbidden(f"the key {self.name!r} does not permit {scope.value}{on} (http.keys_file)")
 
     def _may_infer(self, target: str) -> bool:
-        patterns = self.entry.infer
-        return target in patterns or any(fnmatchcase(target, pattern) for pattern in patterns)
+        return target in self.entry.infer or self._infer.match(target) is not None
 
     def take(self, now_ns: int) -> None:
         """Count a request. Raise `Refused`, with the time until the next one, if there are more than its rate."""
