@@ -97,7 +97,8 @@ class DeviceModels:
         try:
             return self._handlers[operation.lane](operation)
         except (Refused, Lost) as error:
-            log.warning("operation refused", lane=operation.lane, model=operation.model, reason=error.reason)
+            write = log.warning if operation.step is None else log.debug  # of a stream: its client gets the reason
+            write("operation refused", lane=operation.lane, model=operation.model, reason=error.reason)
             status, reason, cause = error.status, error.reason, ""
         except HorologeError as error:
             reason, cause = error.reason, getattr(error, "cause", "error")
