@@ -23,6 +23,8 @@ class FileServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.root, self.ranges = root, ranges
         self.breaks, self.break_after = 0, 0
+        self.sends_whole = False
+        """Send the whole file where a part was requested."""
         self.sent: list[tuple[str, int]] = []
         """Path and bytes of each answer to a GET of a file."""
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -57,7 +59,7 @@ class Handler(SimpleHTTPRequestHandler):
         if asked and self.server.ranges:
             status, begin = 206, int(asked[1])
             part = content[begin : int(asked[2]) + 1 if asked[2] else None]
-        else:
+        if status == 200 or self.server.sends_whole:
             part = content
         self.send_response(status)
         self.send_header("ETag", etag)

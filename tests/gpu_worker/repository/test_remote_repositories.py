@@ -126,6 +126,16 @@ def test_a_broken_fetch_is_resumed(remote: Path, tmp_path: Path, monkeypatch: py
         assert fetched == len(content) >> 1 if ranges else fetched >= len(content)
 
 
+def test_no_more_is_read_than_the_requested_part(remote: Path) -> None:
+    (remote / "weights").write_bytes(bytes(8 << 20))
+    with serve_files(remote) as server:
+        server.sends_whole = True
+        store = Store(server.url)
+        with pytest.raises(OSError, match="wanted 1 from 0") as error:
+            store.read(RemoteFile("weights", f"{server.url}/weights"), 0, 1)
+    assert int(str(error.value).split()[1]) < 1 << 20
+
+
 def test_a_model_with_an_impossible_name_leaves_the_others(remote: Path, tmp_path: Path, monkeypatch: Any) -> None:
     names = ("good/1/model.onnx", f"{'x' * 300}/1/model.onnx", "both/model.toml", "both/model.toml/a", "bad/\udcff/a")
     files = [RemoteFile(name, f"https://host/{name}") for name in names]
