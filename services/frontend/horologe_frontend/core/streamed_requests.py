@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def stream_limits(message: Predict, spec: ModelSpec) -> StreamLimits:
     """Return the deadlines of the items of a model that streams: those of the request, else of the model.
 
-    Raise `InvalidInput` if the request is for one answer, or for negative times. (One for a stream of another model gets its one answer.)
+    Raise `InvalidInput` if the request is for one answer, or has negative times. A request for a stream of a model
+    that does not stream gets its one answer.
     """
     if (wanted := message.stream) is None:
         raise InvalidInput(f"model {spec.name!r}: got a request for one answer, wanted one for a stream")

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
         for fault in mirror.write_lists(Downloads(mirror.files, lambda text: None), model):
             sys.stdout.write(f"{fault.encode(errors='replace').decode()}\n")
     except HorologeError as error:
-        sys.stderr.write(error.reason.encode(errors='replace').decode())
+        sys.stderr.write(error.reason.encode(errors="replace").decode())
         return 1
     return 0
 
