@@ -63,7 +63,7 @@ def test_a_request_that_the_model_fails_fails_alone() -> None:
     ship, buffers = a_ship({2: [2.0], 3: [3.0, 4.0], 4: [5.0]}, missing=(1,))
     [operation] = operations(deliver(worker.core, 1, HOLDER, ship, buffers))
     assert operation.request_rows == [1, 2, 1]
-    ended = worker.finish(msgspec.structs.replace(run_operation(operation), failed={0: "no"}))
+    ended = worker.finish(msgspec.structs.replace(run_operation(operation), failed=((0, "no"),)))
     assert responses_by_row(ended) == {
         (SELECTOR, 11): Status.MISSING_INPUT,
         (SELECTOR, 12): Status.FAILED,

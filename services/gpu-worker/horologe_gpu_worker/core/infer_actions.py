@@ -14,7 +14,7 @@ from horologe_gpu_worker.core.lanes import Operation
 from horologe_gpu_worker.runtimes.open_streams import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
@@ -306,9 +306,9 @@ class InferAction:
                 self.failed[index] = (Status.REFUSED, "the inputs or their shapes differ from those of the batch")
         return same_shape
 
-    def fail_started_rows(self, reasons: Mapping[int, str]) -> None:
-        """Fail rows of the batch that has run. `reasons`: by the row's index in the batch."""
-        for number, reason in reasons.items():
+    def fail_started_rows(self, failed: Iterable[tuple[int, str]]) -> None:
+        """Fail rows of the batch that has run, by their indexes in the batch, each with a reason."""
+        for number, reason in failed:
             self.failed[self.started[number]] = (Status.FAILED, reason)
 
     def failed_rows(self) -> tuple[RowStatus, ...]:

@@ -16,7 +16,7 @@ from horologe_common.status import Status
 from horologe_gpu_worker.runtimes.open_streams import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
@@ -101,8 +101,9 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     """After an operation that FAILED: key of the model, and cause as in `FAILURE_CAUSES`."""
     more: bool = False
     """After a step of a stream: more items may follow."""
-    failed: Mapping[int, str] = {}
-    """After `exec`: why single requests failed, by their index in the operation's `request_rows`."""
+    failed: Sequence[tuple[int, str]] = ()
+    """After `exec`: requests that failed alone, by their index in the operation's `request_rows`, each with the reason.
+    """
 
 
 class VersionScanned(msgspec.Struct, frozen=True, gc=False):

@@ -285,5 +285,5 @@ def _finished(
         staged=staged,
         content_hash=content_hash,
         more=more,
-        failed=failed,
+        failed=tuple(failed.items()),
     )
