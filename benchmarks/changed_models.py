@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from horologe import AsyncClient
 from horologe_common.status import HorologeError, UnknownModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MODEL, OTHER = "changing", "other"
 TENSOR = 'datatype = "FP32"\nshape = [-1, 4]\n'
@@ -207,6 +208,15 @@ async def wait_for_answers(model: ChangingModel, findings: Findings, options: ar
         await model.ended.wait()
 
 
+async def stop_clients(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel the tasks of the clients. Raises RuntimeError if one of them has failed."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    if faults := [task.exception() for task in tasks if not task.cancelled()]:
+        raise RuntimeError("a client failed") from faults[0]
+
+
 async def run(endpoint: str, model: ChangingModel, options: argparse.Namespace) -> Findings:
     findings = Findings()
     names = (MODEL, OTHER) if options.rotate else (MODEL,)
@@ -224,12 +234,7 @@ async def run(endpoint: str, model: ChangingModel, options: argparse.Namespace) 
             if number % max(1, options.changes // 20) == 0:
                 print(f"{number} changes: {findings}", file=sys.stderr, flush=True)
         await wait_for_answers(model, findings, options)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    faults = [task.exception() for task in tasks if not task.cancelled()]
-    if faults:
-        raise RuntimeError("a client failed") from faults[0]
+        await stop_clients(tasks)
     if not options.unload and findings.unavailable:
         findings.errors["UnknownModel"] = findings.unavailable
     return findings
@@ -244,20 +249,39 @@ def serve_and_run(options: argparse.Namespace, folder: Path) -> Findings:
         WRITERS[options.runtime](path, 0, filling)
     model = ChangingModel(folders[0], options.runtime, filling)
     model.write_next()
+    further = ["--set", "worker.pages_bytes=16MiB"] if options.rotate else []
+    with running_server(options, folder, further) as (endpoint, _):
+        return asyncio.run(run(endpoint, model, options))
+
+
+@contextmanager
+def running_server(
+    options: argparse.Namespace, folder: Path, further: Sequence[str] = (), states: Mapping[str, str] = {}
+) -> Iterator[tuple[str, int]]:
+    """Run `horologe up` in a folder. The value is its endpoint and its process id. `states`: environment variables."""
     ports = ["--http", "127.0.0.1:0", "--client", "tcp://127.0.0.1:0", "--metrics", "off"]
     command = [sys.executable, "-m", "horologe_cli.main", "up", "--json", "--workers", str(options.workers), *ports]
-    command += ["--split"] if options.split else []
-    command += ["--set", "worker.pages_bytes=16MiB"] if options.rotate else []
+    command += [*(["--split"] if options.split else []), *further]
     with (folder / "log").open("w") as log:
-        server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True)
+        server = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **states}
+        )
     try:
         assert server.stdout is not None
         if not (line := server.stdout.readline()):
             raise SystemExit((folder / "log").read_text())
-        return asyncio.run(run(json.loads(line)["clients"][0], model, options))
+        yield json.loads(line)["clients"][0], server.pid
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(30)
+
+
+def report(options: argparse.Namespace, findings: msgspec.Struct) -> None:
+    """Print the result, and write it to the file of `--json`."""
+    document = {"options": vars(options) | {"json": None}, "result": msgspec.to_builtins(findings)}
+    print(json.dumps(document["result"], indent=1))
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=1, default=str))
 
 
 def main() -> None:
@@ -274,10 +298,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         findings = serve_and_run(options, Path(folder))
-    document = {"options": vars(options) | {"json": None}, "result": msgspec.to_builtins(findings)}
-    print(json.dumps(document["result"], indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(document, indent=1, default=str))
+    report(options, findings)
     clean = (findings.stale, findings.misnamed, findings.errors, findings.failed_loads) == (0, 0, {}, [])
     sys.exit(0 if clean and findings.changes == options.changes else 1)
 

@@ -15,10 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -26,7 +22,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from changed_models import TIMEOUT_S, WRITERS
+from changed_models import TIMEOUT_S, WRITERS, report, running_server, stop_clients
 from horologe import AsyncClient
 from horologe_common.status import HorologeError
 
@@ -168,12 +164,7 @@ async def run(endpoint: str, model: RollingModel, options: argparse.Namespace) -
             for _ in range(options.in_flight // 2)
         ]
         await change(first, model, findings, options)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    faults = [task.exception() for task in tasks if not task.cancelled()]
-    if faults:
-        raise RuntimeError("a client failed") from faults[0]
+        await stop_clients(tasks)
     return findings
 
 
@@ -182,25 +173,11 @@ def serve_and_run(options: argparse.Namespace, folder: Path) -> Findings:
     model = RollingModel(folder / "models" / MODEL, options.runtime)
     for version in ("1", "2"):
         model.write(version)
-    ports = ["--http", "127.0.0.1:0", "--client", "tcp://127.0.0.1:0", "--metrics", "off"]
-    command = [sys.executable, "-m", "horologe_cli.main", "up", "--json", "--workers", str(options.workers), *ports]
-    command += ["--split"] if options.split else []
     states = {
         f"HOROLOGE_{name}": str(folder / "state") for name in ("CONTROLLER_STATE", "SELECTOR_STATE", "WORKER_CACHE")
     }
-    with (folder / "log").open("w") as log:
-        server = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | states
-        )
-    try:
-        assert server.stdout is not None
-        if not (line := server.stdout.readline()):
-            raise SystemExit((folder / "log").read_text())
-        options.pid = server.pid
-        return asyncio.run(run(json.loads(line)["clients"][0], model, options))
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(30)
+    with running_server(options, folder, states=states) as (endpoint, options.pid):
+        return asyncio.run(run(endpoint, model, options))
 
 
 def main() -> None:
@@ -216,10 +193,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         findings = serve_and_run(options, Path(folder))
-    document = {"options": vars(options) | {"json": None}, "result": msgspec.to_builtins(findings)}
-    print(json.dumps(document["result"], indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(document, indent=1, default=str))
+    report(options, findings)
     clean = (findings.wrong, findings.errors, findings.failed) == (0, {}, [])
     sys.exit(0 if clean and findings.answers else 1)
 
