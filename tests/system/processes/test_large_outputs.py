@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.alone  # a process without a processor for a second loses its links
+
 LIMIT = 16 << 20
 FITS, TOO_MUCH = LIMIT - 1000, LIMIT + 1000
 PATIENT_MS = 20_000
