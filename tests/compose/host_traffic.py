@@ -29,8 +29,8 @@ def rows_of(number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.full((1, 4), number, np.float32)
 
 
-def bearer(keys: Path, group: str = "clients") -> dict[str, str]:
-    return {"Authorization": f"Bearer {(keys / 'http' / f'{group}.txt').read_text().strip()}"}
+def bearer(keys: Path, name: str = "client") -> dict[str, str]:
+    return {"Authorization": f"Bearer {(keys / 'http' / f'{name}.secret').read_text().strip()}"}
 
 
 def infer_body(number: int, **parameters: int) -> bytes:

@@ -64,7 +64,7 @@ def test_http_works_at_the_same_time(stack: Stack, client: Client, keys: Path) -
             urlopen(Request(load, b"", headers), timeout=10)
         assert refused.value.code == status
         refused.value.close()
-    with urlopen(Request(load, b"", bearer(keys, "management")), timeout=10) as answer:
+    with urlopen(Request(load, b"", bearer(keys, "manager")), timeout=10) as answer:
         assert answer.status == 200
 
 
