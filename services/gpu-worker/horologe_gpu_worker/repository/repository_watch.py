@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,13 @@ log = logger("repository")
 
 
 def watched_source(settings: WorkerSettings) -> Source:
-    """Return the folder to watch, as a resolved path. Raise `SettingsError` if the repository is at a URL."""
+    """Return the folder to watch, as a resolved path. Raise `SettingsError` if the repository is at a URL, or
+    without the package watchfiles."""
     source = parse_source(settings.repository)
     if source.is_remote:
         raise SettingsError("setting worker.watch: got true, wanted false, because worker.repository is a URL")
+    if find_spec("watchfiles") is None:
+        raise SettingsError("setting worker.watch: got true, wanted the package watchfiles (pip install watchfiles)")
     return Source(source.name, str(Path(source.place).resolve()))
 
 
