@@ -130,7 +130,6 @@ def test_the_images_can_export_traces(stack: Stack, service: str) -> None:
     assert stack.execute(service, "python3", "-c", script).strip() == "ok"
 
 
-@pytest.mark.skip(reason="the recording of the frontend's container does not have the request")
 def test_a_request_is_explained_from_the_recordings_of_the_containers(stack: Stack, client: Client, keys: Path) -> None:
     """The commands of deploy/README.md."""
     body = json.loads(infer_body(7, slo_ms=5_000)) | {"id": "explain-me"}

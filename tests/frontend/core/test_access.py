@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fakes.key_entries import entry, hash_of
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
+from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.status import Forbidden, Refused, Unauthenticated
 from horologe_common.wire import (
     Admit,
@@ -146,3 +148,15 @@ def test_messages_of_the_sdk(message: Any, permitted: set[str]) -> None:
             pass
     assert got == permitted
     access.check_message(0, "", message)  # a client without a key, on loopback
+
+
+def test_keys_and_the_state_of_their_rates_are_recorded() -> None:
+    access: Any = access_with(user=msgspec.structs.replace(entry("user"), infer=("digits*",), rate=1.0))
+    access.authenticate(b"Bearer user").take(s(1))
+    copy = restore(snapshot(access))
+    grant = copy.authenticate(b"Bearer user")
+    assert permits(copy, "user", Scope.INFER, "digits-cnn")
+    assert not permits(copy, "user", Scope.INFER, "noop")
+    with pytest.raises(Refused):
+        grant.take(s(1))
+    grant.take(s(2))

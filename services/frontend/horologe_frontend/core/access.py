@@ -9,6 +9,7 @@ import hashlib
 import re
 from enum import Enum
 from fnmatch import translate
+from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,12 +79,11 @@ class TokenBucket:
 class Grant:
     """What the holder of one key may do."""
 
-    __slots__ = ("_bucket", "_infer", "entry", "name")
+    __slots__ = ("_bucket", "entry", "name")
 
     def __init__(self, name: str, entry: KeyEntry) -> None:
         self.name = name
         self.entry = entry
-        self._infer = re.compile("|".join(map(translate, entry.infer)) or "(?!)")  # in a request, one search for all
         self._bucket = None if entry.rate is None else TokenBucket(entry.rate, entry.burst)
 
     def check(self, scope: Scope, target: str = "") -> None:
@@ -105,12 +105,18 @@ class Grant:
             raise Forbidden(f"the key {self.name!r} does not permit {scope.value}{on} (http.keys_file)")
 
     def _may_infer(self, target: str) -> bool:
-        return target in self.entry.infer or self._infer.match(target) is not None
+        return target in self.entry.infer or _any_of(self.entry.infer).match(target) is not None
 
     def take(self, now_ns: int) -> None:
         """Count a request. Raise `Refused`, with the time until the next one, if there are more than its rate."""
         if self._bucket is not None and (wait_ns := self._bucket.take(now_ns)):
             raise Refused(f"the key {self.name!r} has sent more than {self.entry.rate:g} requests per second", wait_ns)
+
+
+@lru_cache(maxsize=1024)
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return one expression for all patterns: a request needs one search. It is no state of a core, nor recorded."""
+    return re.compile("|".join(map(translate, patterns)) or "(?!)")
 
 
 EVERYTHING = KeyEntry(infer=("*",), observe=True, manage=True)
