@@ -10,22 +10,24 @@ from horologe_common.clock import ms, s
 from horologe_common.status import Status
 from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.engine.simulated_readers import SimulatedReaders
+from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase
+from sim.sim_builders import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 ITEMS = 12
 TEXT = ModelEntry("text", {1: 5.0, 2: 15.0}, items=ITEMS, first_item_ns=ms(500), gap_ns=ms(300))
 UNARY = ModelEntry("unary", {1: 5.0}, slo_ns=ms(100))
 
 
-def run(readers: int, cancel_after: int = 0, **fields: Any) -> tuple[SimulatedCluster, SimulatedReaders]:
-    """Run readers on two workers for two seconds, and check that nothing is left open."""
-    scenario = Scenario((UNARY, TEXT), duration_ns=s(2), workers=2, **fields)
-    cluster = SimulatedCluster(scenario)
+def prepare(readers: int, cancel_after: int = 0, **fields: Any) -> tuple[SimulatedCluster, list[SimulatedReaders]]:
+    """Return two workers, and readers that will be made for two seconds."""
+    cluster = SimulatedCluster(Scenario((UNARY, TEXT), duration_ns=s(2), workers=2, **fields))
     made: list[SimulatedReaders] = []
 
     def make(process: Any) -> Sequence[Any]:
@@ -34,6 +36,12 @@ def run(readers: int, cancel_after: int = 0, **fields: Any) -> tuple[SimulatedCl
         return made
 
     cluster.world.add("readers", make)
+    return cluster, made
+
+
+def run(readers: int, cancel_after: int = 0, **fields: Any) -> tuple[SimulatedCluster, SimulatedReaders]:
+    """Run readers on two workers for two seconds, and check that nothing is left open."""
+    cluster, made = prepare(readers, cancel_after, **fields)
     cluster.run()
     cluster.world.run(cluster.world.now_ns + s(3))
     cluster.world.check()
@@ -65,3 +73,10 @@ def test_a_process_that_dies_ends_its_streams_once(victim: str) -> None:
     assert not readers.open
     assert readers.ends[Status.LOST] >= 1
     assert readers.ends[Status.OK] > 10
+
+
+@pytest.mark.parametrize("messages", [500, 20_000])
+def test_every_core_does_again_what_it_did_with_streams(tmp_path: Path, messages: int) -> None:
+    cluster, _ = prepare(8, load=(LoadPhase(rate=200, models=("unary",)),))
+    report = replay_recording(recorded(tmp_path, cluster, messages))
+    assert report.identical, report.table()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec, Profile
+    from horologe_gpu_worker.core.stream_step import Step
     from horologe_gpu_worker.execution.workspace import Workspace
-    from horologe_gpu_worker.runtimes.open_streams import Step
 
 
 class ProcessFailed(ModelFailed):

@@ -22,11 +22,11 @@ from horologe_common.models import FIRST_STEP, NEXT_STEP, Profile
 from horologe_common.partial_decoding import DAMAGE
 from horologe_common.service.log import logger
 from horologe_common.status import InvalidInput, ModelFailed
+from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.file_lock import lock_file
 from horologe_gpu_worker.repository.model_spec import warmup_inputs
 from horologe_gpu_worker.repository.row_check import ALL_KINDS, FLOATS, check_rows
 from horologe_gpu_worker.runtime import RowsFailed, StagedModel, WarmUpFailed
-from horologe_gpu_worker.runtimes.open_streams import Step
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
 
 if TYPE_CHECKING:

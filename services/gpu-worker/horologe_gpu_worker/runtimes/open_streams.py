@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.status import Lost, ModelFailed, Refused
 
@@ -13,15 +13,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from horologe_gpu_worker.core.stream_step import Step
+
     Begin = Callable[[Mapping[str, NDArray[Any]]], Any]
-
-
-class Step(NamedTuple):
-    """Step `number` (from 1) of a stream, which its `owner` has numbered `stream`."""
-
-    owner: str
-    stream: int
-    number: int
 
 
 class OpenStream:
