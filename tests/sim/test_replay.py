@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +12,9 @@ from horologe_common.clock import ms, us
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.string_tensors import join_strings
-from horologe_common.wire import Predict, Query, Tensor
+from horologe_common.wire import Admit, Models, Predict, Tensor
 from horologe_controller.core.actions import Actions
+from horologe_frontend.audit import write_call
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim.sim_builders import a_scenario, an_entry, kill, poisson, recorded, stall, with_network
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horologe_common.core.protocol import Out
+    from horologe_frontend.core.frontend import Frontend
 
 
 @pytest.mark.parametrize("messages", [500, 20_000])
@@ -58,17 +60,39 @@ def test_requests_with_strings_are_replayed(tmp_path: Path) -> None:
     for number, words in enumerate(([b"a", b"bc"], [b"", b""], [b"a\0", b"d" * 300, b"", b"x"]), 1):
         payload = join_strings(words)
         predict = Predict(number, "text", "", ms(50), (Tensor("x", "BYTES", (len(words) // 2, 2), len(payload)),))
-        recorder.observe_message(0, frontend, CLIENT, predict, [payload])
-        frontend.handle(0, CLIENT, predict, [payload])
-        frontend.tick(0)
-        outs, frontend.out = frontend.out, []
-        assert [type(out.message) for out in outs] == [Query]
-        recorder.observe_tick(0, frontend, outs)
+        record_turn(recorder, frontend, predict, payload)
+    assert replayed(recorder, frontend) == {"Query": 3}
+
+
+def test_audited_calls_are_replayed(tmp_path: Path) -> None:
+    """The audit log is written by a function that a recording does not contain."""
+    frontend = a_frontend()
+    frontend.set_audit(write_call)
+    recorder = Recorder(RecorderSettings(str(tmp_path)), "frontend")
+    [forwarded] = record_turn(recorder, frontend, Admit(1, "sum", "", True))
+    record_turn(recorder, frontend, Models(forwarded.message.id, ()), sender=forwarded.to)
+    assert replayed(recorder, frontend) == {"Admit": 1, "Models": 1}
+
+
+def record_turn(
+    recorder: Recorder, frontend: Frontend, message: Any, *buffers: bytes, sender: str = CLIENT
+) -> list[Out]:
+    """Record a turn of a frontend that handles a message. Return what it sends."""
+    recorder.observe_message(0, frontend, sender, message, buffers)
+    frontend.handle(0, sender, message, buffers)
+    frontend.tick(0)
+    outs, frontend.out = frontend.out, []
+    recorder.observe_tick(0, frontend, outs)
+    return outs
+
+
+def replayed(recorder: Recorder, frontend: Frontend) -> dict[str, int]:
+    """Replay the recording. Return how many messages of each kind the frontend has sent."""
     path = recorder.write("stop")
     assert path is not None
     report = replay_recording(path)
     assert report.identical, report.table()
-    assert report.cores[frontend.address].put_out == {"Query": 3}
+    return report.cores[frontend.address].put_out
 
 
 def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:

@@ -125,7 +125,8 @@ class _SegmentReplay:
         self.begin_ns = begin_ns
         self.observer = observer
         own = {loss.__name__: loss for loss in losses}
-        functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment), **LOSSES, **own}
+        silent = {"digest": lambda header, buffers: b"", "write_call": lambda call: None}
+        functions = {**silent, "inline_io": _inline_io(segment), **LOSSES, **own}
         self.core: Core = restore(segment.snapshot, functions)
         if getattr(self.core, "address", None) != segment.core:
             raise SnapshotError(f"snapshot: got {type(self.core).__name__}, wanted the core {segment.core}")

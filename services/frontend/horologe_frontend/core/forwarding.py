@@ -64,7 +64,7 @@ class PendingCalls:
         self._pending: dict[int, PendingCall] = {}
         self._by_client: dict[str, dict[int, bool]] = {}
         self._last_id = 0
-        self.audit: Callable[[ManagementCall], None] = lambda call: None
+        self.audit: Callable[[ManagementCall], None] | None = None
         """Gets the management calls of SDK clients at their end."""
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class PendingCalls:
 
     def _audit_end(self, client: str, message: ClientMessage, status: int) -> None:
         """Audit the end of a management call. HTTP and gRPC audit their own, with the names of their keys."""
-        if not client.startswith("http/") and (names := call_and_target(message)):
+        if self.audit and not client.startswith("http/") and (names := call_and_target(message)):
             self.audit(ManagementCall(key_of_client(client) or client, "sdk", *names, status_name(status)))
 
     def _fail_call(self, key: int, problem: str) -> Out:
