@@ -28,8 +28,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read-only. `NAME=FOLDER` or `NAME=URL`: only the model NAME, whose files are there.
     """
     watch: bool = False
-    """Read a model again when its files have changed, as `horologe load` does. Works with files of the local machine:
-    on a network file system, set the environment variable WATCHFILES_FORCE_POLLING=1."""
+    """Read a model again when its files have changed, as `horologe load` does. Needs the package watchfiles, which the
+    extra `server` has. On a network file system, set the environment variable WATCHFILES_FORCE_POLLING=1."""
     fetch_timeout_ns: Annotated[int, Meta(gt=0)] = s(3600)
     """Time in which the files of a version are fetched from a URL, before its `load_timeout` begins."""
     cache: str = ".cache/horologe"
