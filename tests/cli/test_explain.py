@@ -151,3 +151,13 @@ def test_an_unknown_id_and_a_missing_recording_are_errors(overloaded: Path, tmp_
     assert unknown.exit_code == 1
     missing = CliRunner().invoke(app, ["explain", "1", "--recording", str(tmp_path)])
     assert missing.exit_code == 2
+
+
+def test_a_recording_that_is_not_readable_is_named(overloaded: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.rec"
+    damaged.write_bytes(
+        overloaded.read_bytes().replace(b"horologe_frontend.core.frontend", b"horologe_frontend.core.frontenb")
+    )
+    result = CliRunner().invoke(app, ["explain", "none-has-this", "--recording", str(damaged)])
+    assert result.exit_code != 0
+    assert "in none of 1 recordings; a part of damaged.rec is not readable: snapshot" in " ".join(result.output.split())

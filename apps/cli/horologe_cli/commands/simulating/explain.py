@@ -11,6 +11,8 @@ from horologe_cli.output import ExitCode, Json, console, fail, fail_with, print_
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
     from horologe_sim.explaining.request_explanation import Explanation
@@ -61,10 +63,19 @@ def explain(
     if json:
         print_json([{"request": request, "explanation": explanation} for request, explanation in explanations])
     if not requests:
-        fail(f"request id: got {request_id!r}, which is in none of {len(files)} recordings")
+        problem = "".join(f"; a part of {name} is not readable: {damage}" for name, damage in _find_damage(files)[:1])
+        fail(f"request id: got {request_id!r}, which is in none of {len(files)} recordings{problem}")
     if not json:
         for request, explanation in explanations:
             _print(console(), request, explanation)
+
+
+def _find_damage(files: Iterable[Path]) -> list[tuple[str, str]]:
+    """Return the names of the recordings of frontends that have unreadable parts, each with the problem."""
+    from horologe_sim.replay import replay_recording
+
+    reports = [(file.name, replay_recording(file, "frontend")) for file in files]
+    return [(name, core.damage) for name, report in reports for core in report.cores.values() if core.damage]
 
 
 def _find_files(paths: list[Path]) -> list[Path]:
