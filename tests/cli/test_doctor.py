@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes.authority import Authority
+from horologe_cli.doctor.certificate_checks import check_certificates, read_expiries
 from horologe_cli.doctor.checks import check_container, run_checks
 from horologe_cli.doctor.cpu_checks import (
     check_cores,
@@ -26,6 +29,8 @@ from horologe_cli.doctor.system_checks import (
     check_synchronization,
     read_clock_state,
 )
+from horologe_frontend.tls import TlsSettings
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -141,15 +146,14 @@ def test_time_that_a_hypervisor_takes_is_found(tmp_path: Path, first: str, last:
     [("max", 2, "ok"), ("max", 3, "warn"), (str(4 << 30), 1, "warn"), (str(8 << 30), 1, "ok"), ("", 2, "ok")],
 )
 def test_memory_is_compared_with_the_caches_of_the_workers(
-    tmp_path: Path, limit: str, workers: int, level: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, limit: str, workers: int, level: str
 ) -> None:
     write(tmp_path, proc__meminfo=MEMORY.format(total=0, free=0))
     write_group(tmp_path, "memory.max", limit)
-    finding = only(check_memory(workers, tmp_path))
+    finding = only(check_memory(WorkerSettings(), workers, tmp_path))
     assert finding.level == level, finding
     assert "12.0 GiB available" in finding.found
-    monkeypatch.setenv("HOROLOGE_WORKER_PAGES_BYTES", "64MiB")
-    assert only(check_memory(workers, tmp_path)).level == "ok"
+    assert only(check_memory(WorkerSettings(pages_bytes=64 << 20), workers, tmp_path)).level == "ok"
 
 
 def test_swap_and_huge_pages(tmp_path: Path) -> None:
@@ -175,6 +179,30 @@ def test_the_container_engine_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     assert only(check_container(tmp_path)).found == "Docker, cgroup v2"
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert only(check_container(tmp_path)).found == "Kubernetes, cgroup v2"
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "word"), [(-31, "ok", "expires"), (-29, "warn", "expires"), (1, "warn", "expired")]
+)
+def test_certificates_that_expire_are_named_with_their_dates(tmp_path: Path, days: int, level: str, word: str) -> None:
+    authority = Authority(tmp_path, "authority", days=20_000)  # after 2049: a year of four digits
+    pair = authority.sign("server")
+    (expiry,) = read_expiries(pair.certificate.read_text())
+    settings = TlsSettings(str(pair.certificate), str(pair.key), str(authority.pair.certificate))
+    served, clients = check_certificates(settings, expiry + timedelta(days=days))
+    assert (served.level, clients.level) == (level, "ok")
+    assert served.found == f"{pair.certificate}: {word} on {expiry:%Y-%m-%d %H:%M} UTC"
+    assert timedelta(hours=23) < expiry - datetime.now(UTC) <= timedelta(days=1)
+    # an intermediate certificate of the chain counts too
+    pair.certificate.write_text(authority.pair.certificate.read_text() + pair.certificate.read_text())
+    assert min(read_expiries(pair.certificate.read_text())) == expiry
+
+
+def test_a_certificate_without_its_key_is_a_failure(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    settings = TlsSettings(str(authority.pair.certificate), str(authority.sign("other").key))
+    assert only(check_certificates(settings)).level == "fail"
+    assert only(check_certificates(TlsSettings())).level == "ok"
 
 
 def test_every_warning_says_what_to_do(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_onnxruntime_comes_from_one_of_two_packages(only: Path, monkeypatch: pyt
 
 def test_hints_print_square_brackets(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     finding = Finding("runtime pytorch", "ok", "not installed", 'pip install "horologe[torch]"')
-    monkeypatch.setattr(checks, "run_checks", lambda workers: [finding])
+    monkeypatch.setattr(checks, "run_checks", lambda workers, **settings: [finding])
     with pytest.raises(SystemExit):
         machine.doctor()
     assert '"horologe[torch]"' in capsys.readouterr().out

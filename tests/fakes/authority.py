@@ -26,10 +26,10 @@ class Pair(NamedTuple):
 class Authority:
     """Signs certificates. Its own one is `pair.certificate`."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, days: int = 2) -> None:
         self._folder = folder
         self.pair = Pair(folder / f"{name}.pem", folder / f"{name}.key")
-        _openssl("req", "-x509", *NEW_KEY, *self._files(self.pair), "-subj", f"/CN={name}", "-days", "2")
+        _openssl("req", "-x509", *NEW_KEY, *self._files(self.pair), "-subj", f"/CN={name}", "-days", str(days))
 
     def sign(self, name: str) -> Pair:
         """Return a new certificate for 127.0.0.1 with this common name."""

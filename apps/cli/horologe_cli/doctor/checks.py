@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from horologe_cli.doctor.certificate_checks import check_certificates
 from horologe_cli.doctor.cpu_checks import (
     check_cores,
     check_governor,
@@ -32,28 +33,35 @@ from horologe_cli.doctor.system_checks import (
     check_synchronization,
 )
 from horologe_cli.local.ports import is_port_in_use
-from horologe_cli.local.topology import default_workers
+from horologe_cli.local.topology import default_workers, parse_flags
+from horologe_common.service.settings import load_settings
+from horologe_frontend.tls import TlsSettings
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 PORTS = {"HTTP": 8000, "metrics": 8002, "SDK": 8003}
 CONTAINER_FILES = {".dockerenv": "Docker", "run/.containerenv": "Podman"}
 KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
-def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
-    """Run every check in order. `root`: folder that contains proc and sys.
+def run_checks(workers: int = 0, root: Path = Path("/"), config: str = "", sets: Sequence[str] = ()) -> list[Finding]:
+    """Run every check in order. `root`: folder that contains proc and sys. `config`, `sets`: as of `horologe up`.
 
-    A check that this system does not support yields a warning.
+    A check that this system does not support yields a warning. Raises `SettingsError` for an invalid setting.
     """
     workers = workers or default_workers()
+    file, flags = config or os.environ.get("HOROLOGE_CONFIG"), parse_flags(sets)
+    worker = load_settings(WorkerSettings, "worker", file, os.environ, flags.get("worker"))
+    tls = load_settings(TlsSettings, "tls", file, os.environ, flags.get("tls"))
     checks: list[Callable[[], Iterable[Finding]]] = [
         partial(check_container, root), partial(check_cores, workers), partial(check_lanes, workers),
         partial(check_quota, root), partial(check_governor, root), partial(check_steal, root), check_realtime,
-        partial(check_sessions, root), check_load, partial(check_memory, workers, root),
+        partial(check_sessions, root), check_load, partial(check_memory, worker, workers, root),
         partial(check_huge_pages, root), partial(check_swap, root), check_limits,
-        partial(check_clock, root), check_synchronization, check_ports, check_gpus, check_packages, check_runtimes,
+        partial(check_clock, root), check_synchronization, check_ports,
+        partial(check_certificates, tls), check_gpus, check_packages, check_runtimes,
         check_stores,
     ]  # fmt: skip
     findings: list[Finding] = []

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import resource
 from typing import TYPE_CHECKING
 
 from horologe_cli.doctor.finding import Finding, graded, read_fields, read_text
-from horologe_common.service.settings import load_settings
-from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from horologe_gpu_worker.settings import WorkerSettings
 
 FAST_SOURCES = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "unknown")
 TIME_ERROR = 5
@@ -26,9 +25,8 @@ UNLIMITED = 1 << 60
 GIB = 1 << 30
 
 
-def check_memory(workers: int, root: Path) -> Iterator[Finding]:
+def check_memory(settings: WorkerSettings, workers: int, root: Path) -> Iterator[Finding]:
     """Check that the caches of the workers fit, if they fill: weights, inputs, and models that stay open."""
-    settings = load_settings(WorkerSettings, "worker", None, os.environ)
     needed = workers * (settings.shares * settings.pages_bytes + settings.io_cache_bytes + settings.host_bytes)
     fields = read_fields(root / "proc/meminfo")
     available, limit = fields.get("MemAvailable", 0) << 10, _read_limit(root / "sys/fs/cgroup")
