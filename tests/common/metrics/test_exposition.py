@@ -76,7 +76,7 @@ def test_labels_hold_no_free_text_of_clients() -> None:
     """Contexts, request ids and unknown names have no label: 10,000 contexts add no series."""
     labels = {label for metric in METRICS.values() for label in metric.labels}
     assert labels == {
-        "model", "version", "application", "pipeline", "stage", "workload",  # declared, or in the catalogue
+        "model", "version", "application", "pipeline", "stage", "workload", "key",  # declared, or in the catalogue
         "worker", "share", "incarnation", "device", "type", "hardware", "peer",  # connected
         "status", "reason", "action", "side", "lane", "cause", "state", "fate", "result", "direction", "mode", "window",
         "service", "python", "message",

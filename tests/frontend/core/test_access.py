@@ -10,6 +10,7 @@ import pytest
 from fakes.key_entries import entry, hash_of
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
+from horologe_common.core.instruments import Stats
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.status import Forbidden, Refused, Unauthenticated
 from horologe_common.wire import (
@@ -26,7 +27,7 @@ from horologe_common.wire import (
     Watch,
     Withdraw,
 )
-from horologe_frontend.core.access import Access, KeyEntry, Scope, TokenBucket
+from horologe_frontend.core.access import COUNTED_KEYS, Access, KeyEntry, Scope, TokenBucket
 
 
 def access_with(**entries: KeyEntry) -> Access:
@@ -160,3 +161,26 @@ def test_keys_and_the_state_of_their_rates_are_recorded() -> None:
     with pytest.raises(Refused):
         grant.take(s(1))
     grant.take(s(2))
+
+
+def test_requests_and_refusals_are_counted_by_the_name_of_the_key() -> None:
+    access, stats = access_with(a=entry("a", rate=1.0), b=entry("b"), c=entry("c")), Stats()
+    access.authenticate(b"Bearer a").take(0)
+    with pytest.raises(Refused):
+        access.find_grant("a").take(0)
+    access.authenticate(b"Bearer b").take(0)
+    access.replace_keys({"a": entry("rotated", rate=2.0), "b": entry("b")})
+    access.refresh_counters(stats)
+    access.replace_keys({"a": entry("rotated", rate=2.0)})
+    access.refresh_counters(stats)
+    assert stats.values == {("horologe_key_requests_total", "a"): 2, ("horologe_key_refused_total", "a"): 1}
+
+
+def test_counters_of_keys_are_bounded() -> None:
+    names = [f"k{number}" for number in range(COUNTED_KEYS + 2)]
+    access, stats = access_with(**{name: KeyEntry() for name in names}), Stats()
+    for name in names:
+        access.find_grant(name).take(0)
+    access.refresh_counters(stats)
+    assert len(stats.values) == 2 * (COUNTED_KEYS + 1)
+    assert stats.values["horologe_key_requests_total", "other"] == 2

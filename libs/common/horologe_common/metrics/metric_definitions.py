@@ -57,6 +57,12 @@ METRICS: dict[str, Metric] = {
         "counter", "Requests with a row answered by the declared default", ("application",)
     ),
     "horologe_application_request_seconds": Metric("histogram", "Arrival to answer at the frontend", ("application",)),
+    "horologe_key_requests_total": Metric(
+        "counter", "Requests and calls with a key of the key file, by its name, also those that are refused", ("key",)
+    ),
+    "horologe_key_refused_total": Metric(
+        "counter", "Requests and calls refused because a key has sent more than its rate", ("key",)
+    ),
     "horologe_refused_total": Metric("counter", "Requests refused by the controller, by reason", (*MODEL, "reason")),
     "horologe_batch_rows": Metric("histogram", "Rows in a batch", MODEL),
     "horologe_exec_seconds_total": Metric("counter", "Execution time of batches", MODEL),

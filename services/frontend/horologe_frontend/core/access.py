@@ -22,9 +22,15 @@ from horologe_common.status import Forbidden, Refused, Unauthenticated
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from horologe_common.core.instruments import Stats
+
 HASH_PREFIX = "sha256:"
 SHOWN = 80
 """Characters of a name in the reason of an error."""
+KEY_COUNTERS = "horologe_key_"
+COUNTED_KEYS = 256
+"""Keys with counters of their own: the first of the key file. The others are added up as the key `OTHER_KEYS`."""
+OTHER_KEYS = "other"
 
 
 class Scope(Enum):
@@ -79,11 +85,15 @@ class TokenBucket:
 class Grant:
     """What the holder of one key may do."""
 
-    __slots__ = ("_bucket", "entry", "name")
+    __slots__ = ("_bucket", "entry", "name", "refused", "requests")
 
     def __init__(self, name: str, entry: KeyEntry) -> None:
         self.name = name
         self.entry = entry
+        self.requests = 0
+        """Counted requests, also the refused ones."""
+        self.refused = 0
+        """Requests beyond the rate."""
         self._bucket = None if entry.rate is None else TokenBucket(entry.rate, entry.burst)
 
     def check(self, scope: Scope, target: str = "") -> None:
@@ -109,7 +119,9 @@ class Grant:
 
     def take(self, now_ns: int) -> None:
         """Count a request. Raise `Refused`, with the time until the next one, if there are more than its rate."""
+        self.requests += 1
         if self._bucket is not None and (wait_ns := self._bucket.take(now_ns)):
+            self.refused += 1
             raise Refused(f"the key {self.name!r} has sent more than {self.entry.rate:g} requests per second", wait_ns)
 
 
@@ -131,6 +143,8 @@ class Access:
         self.is_open = True
         self._by_name: dict[str, Grant] = {}
         self._by_digest: dict[bytes, Grant] = {}
+        self._labels: set[str] = set()
+        """Labels of the counters in the statistics."""
 
     def replace_keys(self, entries: Mapping[str, KeyEntry]) -> None:
         """Accept these keys, and no others. Unchanged ones keep the state of their rate.
@@ -142,11 +156,27 @@ class Access:
         for name, entry in entries.items():
             present = self._by_name.get(name)
             by_name[name] = grant = present if present is not None and present.entry == entry else Grant(name, entry)
+            if present is not None:
+                grant.requests, grant.refused = present.requests, present.refused
             for text in entry.hashes:
                 digest = bytes.fromhex(text.removeprefix(HASH_PREFIX))
                 if (other := by_digest.setdefault(digest, grant)) is not grant:
                     raise ValueError(f"keys.{name}.hashes: got a hash of {other.name!r}, wanted a key of its own")
         self.is_open, self._by_name, self._by_digest = False, by_name, by_digest
+
+    def refresh_counters(self, stats: Stats) -> None:
+        """Set the counters of the accepted keys, and remove those of other keys."""
+        counts: dict[str, tuple[int, int]] = {}
+        for name, grant in self._by_name.items():
+            label = name if len(counts) < COUNTED_KEYS else OTHER_KEYS
+            requests, refused = counts.get(label, (0, 0))
+            counts[label] = requests + grant.requests, refused + grant.refused
+        if removed := self._labels - counts.keys():
+            stats.remove_values(KEY_COUNTERS, *removed)
+        self._labels = set(counts)
+        for label, (requests, refused) in counts.items():
+            stats.set(f"{KEY_COUNTERS}requests_total", label, to=requests)
+            stats.set(f"{KEY_COUNTERS}refused_total", label, to=refused)
 
     def authenticate(self, authorization: bytes | None) -> Grant:
         """Return what the bearer key in an Authorization header permits. Raise `Unauthenticated` without one.

@@ -195,6 +195,7 @@ class Frontend:
     def refresh_stats(self) -> None:
         """Update the computed metrics before they are exported."""
         self._metrics.refresh()
+        self.access.refresh_counters(self.stats)
         self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
 
     def _on_predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
