@@ -96,6 +96,8 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """Labels of the classes of each output, by index. Empty: no output has any."""
     optional: tuple[str, ...] = ()
     """Inputs that a request may leave out. Only requests with the same inputs share a batch."""
+    label_files: tuple[str, ...] = ()
+    """Name of the file with the labels of each output. Empty: no output has any."""
 
     @property
     def has_signature(self) -> bool:

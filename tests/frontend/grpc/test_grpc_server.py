@@ -7,6 +7,7 @@ import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from google.rpc import error_details_pb2
 from grpc import StatusCode, aio
@@ -14,12 +15,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
+from fakes.gateway import FLOATS, a_model
 from frontend.grpc_calls import ROW, TYPES, GrpcDoor, infer_request, open_door
 from harness.event_loop import in_loop
 from horologe_common.clock import ms
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import InvalidInput
-from horologe_common.wire import Admit
+from horologe_common.wire import Admit, ModelState
 from horologe_frontend.core.access import Access
 from horologe_frontend.grpc.calls import Calls, peer_host
 from horologe_frontend.grpc.infer_stream import STREAM_REQUESTS, InferStream
@@ -117,6 +119,17 @@ async def test_descriptions_are_those_of_http() -> None:
         assert {model.state for model in index.models} == {"READY", "UNAVAILABLE"}
         ready = await door.call("RepositoryIndex", TYPES["RepositoryIndex"][0](ready=True))
         assert {model.state for model in ready.models} == {"READY"}
+
+
+@in_loop
+async def test_config_names_optional_inputs_and_files_of_labels() -> None:
+    async with open_door() as door:
+        spec = msgspec.structs.replace(
+            a_model("echo", FLOATS), optional=("in",), labels=(("a",),), label_files=("l.txt",)
+        )
+        door.gateway.core.catalogue.replace_models([ModelState(spec)])
+        config = (await door.call("ModelConfig", TYPES["ModelConfig"][0](name="echo"))).config
+        assert (config.input[0].optional, config.output[0].label_filename) == (True, "l.txt")
 
 
 @pytest.mark.parametrize(("model", "ready"), [("echo", True), ("gone", False), ("nope", False)])

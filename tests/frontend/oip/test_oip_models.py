@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
-from fakes.gateway import SPECS, FakeGateway
+from fakes.gateway import FLOATS, SPECS, FakeGateway, a_model
 from frontend.oip_requests import content, error, send
-from horologe_common.wire import Admit
+from horologe_common.wire import Admit, ModelState
 from horologe_frontend.http.http_messages import HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
@@ -68,6 +69,15 @@ def test_config_has_the_fields_of_triton() -> None:
     config = content(send("GET", "/v2/models/huge/config"))
     assert config["max_batch_size"] == 0
     assert config["input"][0]["dims"] == [-1]
+
+
+def test_config_names_optional_inputs_and_files_of_labels() -> None:
+    gateway = FakeGateway()
+    spec = msgspec.structs.replace(a_model("echo", FLOATS), optional=("in",), labels=(("a",),), label_files=("l.txt",))
+    gateway.core.catalogue.replace_models([ModelState(spec)])
+    config = content(send("GET", "/v2/models/echo/config", gateway=gateway))
+    assert config["input"] == [{"name": "in", "data_type": "TYPE_FP32", "dims": [4], "optional": True}]
+    assert config["output"] == [{"name": "out", "data_type": "TYPE_FP32", "dims": [4], "label_filename": "l.txt"}]
 
 
 def test_statistics() -> None:

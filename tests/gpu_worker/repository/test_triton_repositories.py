@@ -120,6 +120,7 @@ def test_batch_sizes_are_powers_of_two_and_preferred_ones(store: ModelStore, tmp
     assert report.spec.batch_sizes == (1, 2, 3, 4, 8)
     assert report.spec.cache
     assert report.spec.labels == (("zero", "", "two", "tr\xeas"),)
+    assert report.spec.label_files == ("y_labels.txt",)
 
 
 def test_outputs_that_the_configuration_leaves_out_are_not_answered(store: ModelStore, tmp_path: Path) -> None:

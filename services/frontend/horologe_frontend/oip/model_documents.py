@@ -21,15 +21,16 @@ from horologe_frontend.oip.response_json import (
     ConfigJson,
     IndexEntryJson,
     InferenceStatisticsJson,
+    InputConfigJson,
     MetadataJson,
     ModelNamesJson,
     ModelStatisticsJson,
+    OutputConfigJson,
     ReadinessJson,
     ResponseCacheJson,
     ServerJson,
     StatisticsJson,
     StringParameterJson,
-    TensorConfigJson,
     TensorMetadataJson,
     TransactionPolicyJson,
 )
@@ -160,8 +161,11 @@ def model_config(spec: ModelSpec) -> ConfigJson:
         PLATFORMS.get(spec.runtime, ""),
         BACKENDS.get(spec.runtime, spec.runtime),
         spec.max_batch if spec.batched else 0,
-        [_tensor_config(tensor, spec.batched) for tensor in spec.inputs],
-        [_tensor_config(tensor, spec.batched) for tensor in spec.outputs],
+        [InputConfigJson(*_config_of(tensor, spec), tensor.name in spec.optional) for tensor in spec.inputs],
+        [
+            OutputConfigJson(*_config_of(tensor, spec), label_file)
+            for tensor, label_file in zip(spec.outputs, spec.label_files or ("",) * len(spec.outputs), strict=True)
+        ],
         ResponseCacheJson(spec.cache),
         {name: StringParameterJson(value) for name, value in parameters.items()},
         BatchingJson(spec.batch_sizes) if spec.batched else None,
@@ -169,9 +173,10 @@ def model_config(spec: ModelSpec) -> ConfigJson:
     )
 
 
-def _tensor_config(tensor: TensorSpec, batched: bool) -> TensorConfigJson:
+def _config_of(tensor: TensorSpec, spec: ModelSpec) -> tuple[str, str, tuple[int, ...]]:
+    """Return name, type and dimensions of a tensor in Triton's form."""
     kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
-    return TensorConfigJson(tensor.name, f"TYPE_{kind}", tensor.shape[1:] if batched else tensor.shape)
+    return tensor.name, f"TYPE_{kind}", tensor.shape[1:] if spec.batched else tensor.shape
 
 
 def repository_index(states: Sequence[ModelState], ready_only: bool) -> list[IndexEntryJson]:

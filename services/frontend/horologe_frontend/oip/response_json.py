@@ -60,12 +60,24 @@ class ReadinessJson(msgspec.Struct):
     reason: str
 
 
-class TensorConfigJson(msgspec.Struct):
-    """An input or output in Triton's form: `dims` are without the rows of a batch."""
+class InputConfigJson(msgspec.Struct, omit_defaults=True):
+    """An input in Triton's form: `dims` are without the rows of a batch."""
 
     name: str
     data_type: str
     dims: tuple[int, ...]
+    optional: bool = False
+    """A request may leave it out."""
+
+
+class OutputConfigJson(msgspec.Struct, omit_defaults=True):
+    """An output in Triton's form: `dims` are without the rows of a batch."""
+
+    name: str
+    data_type: str
+    dims: tuple[int, ...]
+    label_filename: str = ""
+    """Name of the file with the labels of its classes."""
 
 
 class ResponseCacheJson(msgspec.Struct):
@@ -100,8 +112,8 @@ class ConfigJson(msgspec.Struct, omit_defaults=True):
     backend: str
     max_batch_size: int
     """0: the model is not batched."""
-    input: list[TensorConfigJson]
-    output: list[TensorConfigJson]
+    input: list[InputConfigJson]
+    output: list[OutputConfigJson]
     response_cache: ResponseCacheJson
     parameters: dict[str, StringParameterJson]
     dynamic_batching: BatchingJson | None = None

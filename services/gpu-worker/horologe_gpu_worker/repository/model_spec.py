@@ -76,8 +76,9 @@ def build_spec(
         spec = msgspec.structs.replace(spec, profile_length=default_length(manifest))
     declared = {entry.name: entry.warmup_shape for entry in manifest.inputs if entry.warmup_shape}
     if files := {entry.name: entry.labels for entry in manifest.outputs if entry.labels}:
-        labels = tuple(read_labels(folder, files.get(tensor.name, "")) for tensor in spec.outputs)
-        spec = msgspec.structs.replace(spec, labels=labels)
+        label_files = tuple(files.get(tensor.name, "") for tensor in spec.outputs)
+        labels = tuple(read_labels(folder, file) for file in label_files)
+        spec = msgspec.structs.replace(spec, labels=labels, label_files=label_files)
     try:
         spec = msgspec.structs.replace(spec, warmup_shapes=warmup_shapes(spec, declared, lengths))
         check_broadcast(spec, _warmup_values(manifest))
