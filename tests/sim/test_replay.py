@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fakes.key_entries import entry
 from frontend.frontend_builders import CLIENT, a_frontend
+from harness.builders import a_predict, some_bytes
 from horologe_common.clock import ms, us
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.recording.recorder import Recorder, RecorderSettings
+from horologe_common.status import Status
 from horologe_common.string_tensors import join_strings
 from horologe_common.wire import Admit, Models, Predict, Tensor
 from horologe_controller.core.actions import Actions
 from horologe_frontend.audit import write_call
+from horologe_frontend.core.access import KeysReplaced
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim.sim_builders import a_scenario, an_entry, kill, poisson, recorded, stall, with_network
@@ -72,6 +76,23 @@ def test_audited_calls_are_replayed(tmp_path: Path) -> None:
     [forwarded] = record_turn(recorder, frontend, Admit(1, "sum", "", True))
     record_turn(recorder, frontend, Models(forwarded.message.id, ()), sender=forwarded.to)
     assert replayed(recorder, frontend) == {"Admit": 1, "Models": 1}
+
+
+def test_a_change_of_the_key_file_is_replayed(tmp_path: Path) -> None:
+    frontend = a_frontend()
+    before, after = entry("first key", infer=("sum",)), entry("second key", infer=("other",), rate=2.0)
+    frontend.access.replace_keys({"bob": before})
+    recorder = Recorder(RecorderSettings(str(tmp_path)), "frontend")
+    outs = record_turn(recorder, frontend, a_predict(1), some_bytes(), sender="user/02:bob")
+    record_turn(recorder, frontend, KeysReplaced((("bob", after),)), sender=frontend.address)
+    record_turn(recorder, frontend, KeysReplaced(()), sender=CLIENT)  # only the host may replace them
+    outs += record_turn(recorder, frontend, a_predict(2), some_bytes(), sender="user/02:bob")
+    assert [type(out.message).__name__ for out in outs] == ["Query", "Answer"]
+    assert outs[1].message.status == Status.FORBIDDEN
+    assert replayed(recorder, frontend) == {"Answer": 1, "Query": 1}
+    (recording,) = tmp_path.iterdir()
+    assert b"bob" in recording.read_bytes()
+    assert b"first key" not in recording.read_bytes()
 
 
 def record_turn(

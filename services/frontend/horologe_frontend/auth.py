@@ -17,6 +17,8 @@ from horologe_common.transport.keys import is_loopback_host
 from horologe_frontend.core.access import KeyEntry
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horologe_frontend.core.access import Access
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.tls import TlsSettings
@@ -38,10 +40,7 @@ def check_open(http: HttpSettings, tls: TlsSettings, host: str | None = None, se
 
 def load_keys(access: Access, file: str) -> None:
     """Accept the keys of a key file, and no others. Raise `SettingsError`, and change nothing, if it is invalid."""
-    try:
-        access.replace_keys(read_keys(file))
-    except ValueError as error:
-        raise SettingsError(f"setting http.keys_file: {file}: {error}") from error
+    access.replace_keys(read_keys(file))
 
 
 def read_keys(file: str) -> dict[str, KeyEntry]:
@@ -54,10 +53,19 @@ def read_keys(file: str) -> dict[str, KeyEntry]:
         entries = {name: _read_entry(name, table) for name, table in tables.pop("keys", {}).items()}
         if tables or not entries:
             raise ValueError(f"got {', '.join(tables) or 'no key'}, wanted tables [keys.NAME]")
+        _check_hashes(entries)
     except (OSError, ValueError, AttributeError) as error:
         hint = "; `horologe keys DIR` converts the lists of 0.2.0" if isinstance(error, TOMLDecodeError) else ""
         raise SettingsError(f"setting http.keys_file: {file}: {describe_error(error)}{hint}") from error
     return entries
+
+
+def _check_hashes(entries: Mapping[str, KeyEntry]) -> None:
+    owners: dict[str, str] = {}
+    for name, entry in entries.items():
+        for text in entry.hashes:
+            if (other := owners.setdefault(text, name)) != name:
+                raise ValueError(f"keys.{name}.hashes: got a hash of {other!r}, wanted a key of its own")
 
 
 def _read_entry(name: str, table: object) -> KeyEntry:

@@ -17,15 +17,14 @@ log = logger("endpoints")
 
 
 class ChangedFiles:
-    """Calls `reload` in a thread when one of the files has changed. Create it before the files are read first."""
+    """Watches files. Create it before the files are read first."""
 
-    def __init__(self, files: Sequence[str], reload: Callable[[], None]) -> None:
+    def __init__(self, files: Sequence[str]) -> None:
         self._files = files
-        self._reload = reload
         self._seen = _signatures(files)
 
-    async def run(self, interval_s: float = INTERVAL_S) -> None:
-        """Look at the files each `interval_s` until this is cancelled.
+    async def run(self, reload: Callable[[], None], interval_s: float = INTERVAL_S) -> None:
+        """Look at the files each `interval_s` until this is cancelled. Call `reload` in a thread when one has changed.
 
         If the new content is invalid, log that and keep the present one until the next change: a certificate and its
         key may be replaced one after the other.
@@ -37,7 +36,7 @@ class ChangedFiles:
                 continue
             self._seen = signatures
             try:
-                await asyncio.to_thread(self._reload)
+                await asyncio.to_thread(reload)
             except SettingsError as error:
                 log.error("changed files not used", reason=error.reason)
             else:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
 from horologe_frontend.audit import write_call
-from horologe_frontend.auth import check_open, load_keys
+from horologe_frontend.auth import check_open, load_keys, read_keys
 from horologe_frontend.changed_files import ChangedFiles
+from horologe_frontend.core.access import KeysReplaced
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.oip.handler import OipHandler
@@ -55,12 +57,12 @@ def client_endpoint(
     check_open(http, tls)
     if has_grpc(grpc):
         check_open(http, tls, grpc.host, "grpc.host")
-    changes = []
+    changes: list[tuple[ChangedFiles, Callable[[Reactor], None]]] = []
     if file := http.keys_file:
-        changes.append(ChangedFiles([file], lambda: load_keys(core.access, file)))
+        changes.append((ChangedFiles([file]), lambda reactor: post_keys(reactor, core.address, file)))
         load_keys(core.access, file)
     if certificates := Certificates(tls) if tls != NO_TLS else None:
-        changes.append(ChangedFiles(certificates.files, certificates.load))
+        changes.append((ChangedFiles(certificates.files), lambda reactor: certificates.load()))
         certificates.load()
     core.set_audit(write_call)
 
@@ -72,7 +74,7 @@ def client_endpoint(
         await server.start()
         log.info("http", url=server.url)
         grpc_server = None
-        watches = [asyncio.create_task(files.run()) for files in changes]
+        watches = [asyncio.create_task(files.run(partial(reload, reactor))) for files, reload in changes]
         try:
             if has_grpc(grpc):
                 kind: type[GrpcServer] = await asyncio.to_thread(_import_server)  # 0.2 s or more
@@ -96,6 +98,14 @@ def client_endpoint(
             await asyncio.gather(*stops)
 
     return serve
+
+
+def post_keys(reactor: Reactor, frontend: str, file: str) -> None:
+    """Send the keys of a changed key file to the frontend. Call it in any thread. Raise as `read_keys` does.
+
+    A message, unlike a call, is in recordings.
+    """
+    reactor.post_threadsafe(frontend, frontend, KeysReplaced(tuple(read_keys(file).items())))
 
 
 def _import_server() -> type[GrpcServer]:

@@ -126,8 +126,8 @@ def test_a_certificate_is_replaced_while_connections_live(files: Files, tmp_path
     server.replace_by(files.server)
     certificates = files.load(server=server)
     with HttpServerThread(certificates=certificates) as http:
-        changes = ChangedFiles(certificates.files, certificates.load)
-        watch = asyncio.run_coroutine_threadsafe(changes.run(0.01), http.loop)
+        changes = ChangedFiles(certificates.files)
+        watch = asyncio.run_coroutine_threadsafe(changes.run(certificates.load, 0.01), http.loop)
         with files.context().wrap_socket(http.connect(), server_hostname="127.0.0.1") as tls:
             assert common_name(http.address, files.context()) == "first"
             server.certificate.write_bytes(files.second.certificate.read_bytes())

@@ -1,4 +1,7 @@
-"""schemathesis sends made-up requests to a running system: every answer is one of the OpenAPI document."""
+"""schemathesis sends made-up requests to a running system: every answer is one of the OpenAPI document.
+
+At the end, its key is replaced without a restart.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from fakes.key_entries import keys_of, write_keys
 from harness.http_calls import send_http
 from harness.model_folders import a_python_model
 from harness.running_up import Up
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +68,9 @@ def test_answers_are_in_the_document(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v2/openapi.json", *options]
         quiet = ["--no-shrink", "--no-color", "--continue-on-failure", "--generation-database", "none"]
         result = subprocess.run([*command, *quiet], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        write_keys(tmp_path / "keys.toml", keys_of("rotated"))
+        until(lambda: send_http("GET", f"{url}/v2", b"", MANAGER)[0] == 401)
+        assert send_http("GET", f"{url}/v2", b"", {"Authorization": "Bearer rotated"})[0] == 200
         log = up.read_log()
     finally:
         assert up.stop(signal.SIGTERM) == 0

@@ -63,6 +63,16 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests that it may send at once after a pause. None: those of one second."""
 
 
+class KeysReplaced(msgspec.Struct, frozen=True):
+    """Event from the host, never sent over a socket: the key file has changed.
+
+    Recordings have it with names, scopes, rates and hashes, so that a replay decides as the frontend did.
+    """
+
+    entries: tuple[tuple[str, KeyEntry], ...]
+    """All entries of the file, by name."""
+
+
 class TokenBucket:
     """Permits `rate` requests per second, and up to `burst` at once after a pause."""
 
@@ -147,10 +157,7 @@ class Access:
         """Labels of the counters in the statistics."""
 
     def replace_keys(self, entries: Mapping[str, KeyEntry]) -> None:
-        """Accept these keys, and no others. Unchanged ones keep the state of their rate.
-
-        Raise ValueError, and keep the present ones, if two entries have the same hash.
-        """
+        """Accept these keys, and no others. Unchanged ones keep the state of their rate."""
         by_name: dict[str, Grant] = {}
         by_digest: dict[bytes, Grant] = {}
         for name, entry in entries.items():
@@ -158,10 +165,7 @@ class Access:
             by_name[name] = grant = present if present is not None and present.entry == entry else Grant(name, entry)
             if present is not None:
                 grant.requests, grant.refused = present.requests, present.refused
-            for text in entry.hashes:
-                digest = bytes.fromhex(text.removeprefix(HASH_PREFIX))
-                if (other := by_digest.setdefault(digest, grant)) is not grant:
-                    raise ValueError(f"keys.{name}.hashes: got a hash of {other.name!r}, wanted a key of its own")
+            by_digest |= {bytes.fromhex(text.removeprefix(HASH_PREFIX)): grant for text in entry.hashes}
         self.is_open, self._by_name, self._by_digest = False, by_name, by_digest
 
     def refresh_counters(self, stats: Stats) -> None:

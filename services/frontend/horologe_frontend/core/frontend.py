@@ -19,6 +19,7 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, ItemsTaken, Predict, Release, Settle
+from horologe_frontend.core.access import KeysReplaced
 from horologe_frontend.core.answers import FAILURES, answer_failure, default_answer, select_outputs, timeout_answer
 from horologe_frontend.core.application_requests import DeclaredApplications, DefaultLead
 from horologe_frontend.core.forwarding import CallForwarder
@@ -101,6 +102,7 @@ class Frontend:
             Dispatch: self._on_dispatch,
             Release: self._retained_inputs.on_release,
             Settle: self._settling.on_settle,
+            KeysReplaced: self._on_keys_replaced,
         }
 
     def start_tracing(self, per_second: float, own_per_second: float) -> None:
@@ -299,6 +301,9 @@ class Frontend:
         self.out.extend(self._calls.handle(now_ns, selector, message, buffers, True))
         if message.id == 0:
             self._send_unassigned(now_ns)
+
+    def _on_keys_replaced(self, now_ns: int, sender: str, message: KeysReplaced, buffers: Sequence[Buffer]) -> None:
+        self.access.replace_keys(dict(message.entries))
 
     def _send_unassigned(self, now_ns: int) -> None:
         """Send the requests without a selector to one. A stream that has sent items is not begun again."""
