@@ -80,6 +80,33 @@ class TritonPythonModel:
         request = pb_utils.InferenceRequest(model_name="plain", requested_output_names=["y"], inputs=[])
         return [request.exec() for _ in requests]
 """
+REPEAT = """
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        import json
+        assert pb_utils.using_decoupled_model_transaction_policy(json.loads(args["model_config"]))
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            values = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            if values[0] < 0:
+                error = pb_utils.TritonError("IN is negative")
+                sender.send(pb_utils.InferenceResponse(error=error), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                continue
+            threading.Thread(target=self.answer, args=(sender, values)).start()
+
+    def answer(self, sender, values):
+        for value in values:
+            if sender.is_cancelled():
+                return
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([value]))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
 VECTOR = """input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
 output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
 """
@@ -197,9 +224,9 @@ def triton_cases() -> dict[str, TritonCase]:
             missing="sequence_batching: no state is kept between requests",
         ),
         "decoupled": TritonCase(
-            'backend: "python"\nmodel_transaction_policy { decoupled: True }\n' + VECTOR,
-            {"1/model.py": UPPER.encode()},
-            missing="model_transaction_policy.decoupled: only `predict_stream` of a class `Model` streams",
+            'backend: "onnxruntime"\nmodel_transaction_policy { decoupled: True }\n' + VECTOR,
+            {"1/model.onnx": identity},
+            missing="model_transaction_policy.decoupled: only models of the backend python stream, got 'onnxruntime'",
         ),
         "unknown": TritonCase(
             'backend: "onnxruntime"\nmax_batch_sizes: 4\n' + VECTOR,
@@ -217,6 +244,16 @@ def triton_cases() -> dict[str, TritonCase]:
             missing="platform: got 'tensorrt_plan', wanted one of onnxruntime, pytorch, python, ensemble",
         ),
     }
+
+
+def a_decoupled_case() -> TritonCase:
+    """Return a model that sends a response for each value of its input, from a thread of its own."""
+    return TritonCase(
+        'backend: "python"\nmodel_transaction_policy { decoupled: True }\n'
+        'input { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }\n'
+        'output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] }\n',
+        {"1/model.py": REPEAT.encode()},
+    )
 
 
 def a_torchscript_case() -> TritonCase:

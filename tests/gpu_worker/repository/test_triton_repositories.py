@@ -16,13 +16,15 @@ from harness.triton_repositories import (
     UPPER,
     VECTOR,
     TritonCase,
+    a_decoupled_case,
     a_torchscript_case,
     as_lists,
     case_arrays,
     triton_cases,
     write_case,
 )
-from horologe_common.status import ModelFailed
+from horologe_common.status import ModelFailed, Refused
+from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.repository.modelstore import ModelStore
 
 if TYPE_CHECKING:
@@ -75,6 +77,21 @@ def test_torchscript_takes_arguments_by_name_and_outputs_by_index(store: ModelSt
     case = a_torchscript_case()
     model = open_case(store, tmp_path, case)
     assert as_lists(model.run(1, case_arrays(case))) == case.outputs
+
+
+def test_a_decoupled_model_yields_its_responses(store: ModelStore, tmp_path: Path) -> None:
+    (report,) = scan(store, tmp_path, a_decoupled_case())
+    assert report.spec.streams
+    assert "decoupled: limited: `stream`: one stream at a time" in "".join(report.spec.notes)
+    model = store.open(report.spec)
+    items = [model.step(Step("s", 1, 1), {"IN": np.array([7, 8], np.int32)}), model.step(Step("s", 1, 2), {})]
+    assert [item["OUT"].tolist() for item, more in items if item is not None and more] == [[7], [8]]
+    with pytest.raises(Refused, match="max_open"):
+        model.step(Step("s", 2, 1), {"IN": np.array([1], np.int32)})
+    assert model.step(Step("s", 1, 3), {}) == (None, False)
+    with pytest.raises(ModelFailed, match="IN is negative"):
+        model.step(Step("s", 3, 1), {"IN": np.array([-1], np.int32)})
+    model.close()
 
 
 def test_an_ensemble_is_not_served_without_an_import(store: ModelStore, tmp_path: Path) -> None:
@@ -144,7 +161,7 @@ def test_outputs_that_the_configuration_leaves_out_are_not_answered(store: Model
     [
         ("        self.request_id = requests[0].request_id()", "request_id: models get no data of a request"),
         ("        pb_utils.MetricFamily(name='m')", "triton_python_backend_utils.MetricFamily"),
-        ("        requests[0].get_response_sender()", "get_response_sender: `execute` returns one answer"),
+        ("        requests[0].get_response_sender()", "get_response_sender: the model is not decoupled"),
         ("        [request.timeout() for request in requests]", "timeout: models get no data of a request"),
     ],
 )

@@ -14,6 +14,9 @@ import pytest
 import horologe_gpu_worker.runtimes.python as python_runtime
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
+from horologe_gpu_worker.core.stream_step import Step
+from horologe_gpu_worker.runtimes.open_streams import OpenStreams
+from horologe_gpu_worker.runtimes.python import triton_stream
 from horologe_gpu_worker.runtimes.python.triton_model import MODULE, TritonModel
 
 if TYPE_CHECKING:
@@ -99,6 +102,71 @@ def test_objects_become_text(backend: Any, tmp_path: Path) -> None:
 def test_what_is_no_response_fails(execute: Execute, text: str, backend: Any, tmp_path: Path) -> None:
     with pytest.raises((ModelFailed, backend.TritonModelException), match=text):
         a_model(tmp_path, execute)[0].predict_batch(X)
+
+
+def streams_of(folder: Path, execute: Execute) -> OpenStreams:
+    """Return the streams of a decoupled model."""
+    return OpenStreams(a_model(folder, execute)[0].predict_stream, 1)
+
+
+def test_a_decoupled_model_rests_between_its_steps(backend: Any, tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    def execute(model: Any, requests: list[Any]) -> None:
+        (request,) = requests
+        sender = request.get_response_sender()
+        for number in (1, 2):
+            sent.append(number)
+            sender.send(backend.InferenceResponse([backend.Tensor("y", np.array([[number]]))]), flags=number - 1)
+        sent.append(3)
+
+    streams = streams_of(tmp_path, execute)
+    item, more = streams.step(Step("s", 1, 1), X)
+    assert (item["y"].tolist(), more, sent) == ([[1]], True, [1])
+    item, more = streams.step(Step("s", 1, 2), {})
+    assert (item["y"].tolist(), more, sent) == ([[2]], False, [1, 2, 3])
+
+
+def test_execute_ends_with_its_stream(backend: Any, tmp_path: Path) -> None:
+    ended: list[bool] = []
+
+    def execute(model: Any, requests: list[Any]) -> None:
+        try:
+            while True:
+                try:
+                    requests[0].get_response_sender().send(backend.InferenceResponse([]))
+                except Exception:
+                    ended.append(False)
+        finally:
+            ended.append(requests[0].is_cancelled())
+
+    streams = streams_of(tmp_path, execute)
+    assert streams.step(Step("s", 1, 1), X) == ({}, True)
+    streams.end("s")
+    assert ended == [True]
+
+
+@pytest.mark.parametrize(
+    ("execute", "text"),
+    [
+        (lambda model, requests: [], "execute: got list, wanted None"),
+        (lambda model, requests: 1 / 0, "division by zero"),
+        (lambda model, requests: requests[0].get_response_sender().send(3), "execute: got int, wanted an Inference"),
+    ],
+)
+def test_a_decoupled_model_that_fails(execute: Execute, text: str, backend: Any, tmp_path: Path) -> None:
+    streams = streams_of(tmp_path, execute)
+    with pytest.raises((ModelFailed, ZeroDivisionError), match=text):
+        streams.step(Step("s", 1, 1), X)
+    assert len(streams) == 0
+
+
+def test_a_step_without_a_response_ends_without_an_item(
+    backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_stream, "WAIT_S", 0.01)
+    streams = streams_of(tmp_path, lambda model, requests: None)
+    assert streams.step(Step("s", 1, 1), X) == (None, True)
 
 
 def test_an_error_is_the_answer(backend: Any, tmp_path: Path) -> None:

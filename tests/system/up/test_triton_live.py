@@ -14,7 +14,7 @@ import pytest
 from harness.command_line import run_horologe
 from harness.http_calls import send_http
 from harness.running_up import Up
-from harness.triton_repositories import FOUR, a_torchscript_case, triton_cases, write_case
+from harness.triton_repositories import FOUR, a_decoupled_case, a_torchscript_case, triton_cases, write_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +54,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
             write_case(
                 folder / "models", f"direct-{name}", case._replace(config=case.config.replace(f'"{name}"', '""'))
             )
+    write_case(folder / "models", "repeat", a_decoupled_case())
     up = Up(folder, "--models", "models")
     yield up
     up.stop(signal.SIGKILL)
@@ -71,6 +72,13 @@ def test_each_model_answers_a_client_of_triton(up: Up) -> None:
     )
     assert result.returncode == 0, (result.stderr, up.read_log())
     assert json.loads(result.stdout) == expected
+
+
+def test_a_decoupled_model_is_a_stream(up: Up) -> None:
+    url = f"{up.ready['http']}/v2/models/repeat/generate_stream"
+    status, content = send_http("POST", url, b'{"IN": [4, 5]}')
+    events = [json.loads(line.removeprefix(b"data: ")) for line in content.splitlines() if line]
+    assert (status, [event["OUT"] for event in events]) == (200, [4, 5])
 
 
 def test_the_index_names_what_is_missing(up: Up) -> None:

@@ -166,9 +166,23 @@ def _preferred_sizes(facts: ModelFacts) -> tuple[Effect, str]:
 def _batching(facts: ModelFacts) -> tuple[Effect, str]:
     if facts.config.max_batch_size == 0:
         return "limited", "without effect: `max_batch_size` is 0"
+    if facts.config.model_transaction_policy.decoupled:
+        return "limited", "requests run alone: each is a stream"
     if facts.backend == "python" and has_variable_outputs(facts.config):
         return "limited", "requests run alone: outputs of variable dimensions cannot share a batch"
     return "used", "`batching`"
+
+
+def _decoupled(facts: ModelFacts) -> tuple[Effect, str]:
+    if facts.backend == "python":
+        return "limited", "`stream`: one stream at a time and copy, others are REFUSED, unless you raise `max_open`"
+    return "missing", f"only models of the backend python stream, got {facts.backend!r}"
+
+
+def _cache(facts: ModelFacts) -> tuple[Effect, str]:
+    if facts.config.model_transaction_policy.decoupled:
+        return "limited", "streams are not cached"
+    return "used", "`cache`"
 
 
 def has_variable_outputs(config: Any) -> bool:
@@ -236,9 +250,9 @@ RULES: dict[str, Rule] = {
     "parameters": _parameters,
     "model_warmup": _warmup,
     "model_operations": _rule("missing", "no libraries of operators are loaded"),
-    "model_transaction_policy.decoupled": _rule("missing", "only `predict_stream` of a class `Model` streams"),
+    "model_transaction_policy.decoupled": _decoupled,
     "model_repository_agents": _rule("missing", "agents are not run"),
-    "response_cache.enable": _rule("used", "`cache`"),
+    "response_cache.enable": _cache,
     "model_metrics": _rule("limited", "histograms have buckets of their own"),
 }
 """Path of a field -> its rule, which also holds for the fields in it that have none of their own."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MODULE = "triton_python_backend_utils"
 PROVIDED = frozenset({
     "InferenceRequest", "InferenceResponse", "Logger", "Tensor", "TritonError", "TritonModelException",
+    "TRITONSERVER_RESPONSE_COMPLETE_FINAL",
     "TRITON_STRING_TO_NUMPY", "deserialize_bytes_tensor", "get_input_config_by_name", "get_input_tensor_by_name",
     "get_model_dir", "get_output_config_by_name", "get_output_tensor_by_name", "numpy_to_triton_type",
     "serialize_byte_tensor", "triton_string_to_numpy", "triton_to_numpy_type",
@@ -21,17 +22,17 @@ PROVIDED = frozenset({
 """Names of the module that models may use."""
 BLS = "calls of other models from a model (BLS)"
 ABSENT_METHODS = {
-    "get_response_sender": "`execute` returns one answer; `predict_stream` of a class `Model` streams",
     "request_id": "models get no data of a request but its tensors",
     "correlation_id": "models get no data of a request but its tensors",
 }
 """Methods of a request that are refused under any variable name."""
+SENDER = "get_response_sender"
 ABSENT_REQUEST_METHODS = ("flags", "parameters", "timeout", "trace", "preferred_memory")
 """Methods of a request whose names are common elsewhere too. They are only found on variables of these names."""
 REQUEST_NAMES = ("request", "req", "inference_request")
 
 
-def find_unsupported(source: bytes, file: str) -> Iterator[Finding]:
+def find_unsupported(source: bytes, file: str, *, decoupled: bool) -> Iterator[Finding]:
     """Iterate over a finding for each line that uses what is missing. A source with a syntax error has none."""
     try:
         tree = ast.parse(source)
@@ -45,7 +46,7 @@ def find_unsupported(source: bytes, file: str) -> Iterator[Finding]:
                 if name.name not in PROVIDED:
                     yield Finding(where, "missing", f"{MODULE}.{name.name}")
         elif isinstance(node, ast.Call):
-            if reason := BLS if _is_request(node.func, aliases) else _describe_method(node.func):
+            if reason := BLS if _is_request(node.func, aliases) else _describe_method(node.func, decoupled):
                 yield Finding(where, "missing", reason)
         elif isinstance(node, ast.Attribute) and _is_name(node.value, aliases) and node.attr not in PROVIDED:
             yield Finding(where, "missing", f"{MODULE}.{node.attr}")
@@ -69,10 +70,12 @@ def _is_request(function: ast.expr, aliases: set[str]) -> bool:
     return isinstance(function, ast.Name) and function.id == "InferenceRequest"
 
 
-def _describe_method(node: ast.expr) -> str:
+def _describe_method(node: ast.expr, decoupled: bool) -> str:
     """Return why a method that is called is missing; empty if it is not."""
     if not isinstance(node, ast.Attribute):
         return ""
+    if node.attr == SENDER and not decoupled:
+        return f"{SENDER}: the model is not decoupled, and `execute` returns one answer"
     if node.attr in ABSENT_METHODS:
         return f"{node.attr}: {ABSENT_METHODS[node.attr]}"
     if node.attr in ABSENT_REQUEST_METHODS and _is_name(node.value, REQUEST_NAMES):

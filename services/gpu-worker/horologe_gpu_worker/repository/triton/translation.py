@@ -97,18 +97,21 @@ def _find_faults(facts: ModelFacts, folder: Path) -> Iterator[Finding]:
             source = read_file(folder / file)
         except (OSError, ValueError):
             return  # the runtime names the file
-        yield from find_unsupported(source, file)
+        yield from find_unsupported(source, file, decoupled=config.model_transaction_policy.decoupled)
 
 
 def _manifest(config: Any, backend: str) -> dict[str, Any]:
     """Return the keys of `model.toml` that say the same. They are only of use if nothing is missing."""
-    together = config.HasField("dynamic_batching") and not has_variable_outputs(config)
-    one_by_one = backend == "python" and config.max_batch_size > 1 and not together
+    decoupled = config.model_transaction_policy.decoupled
+    together = config.HasField("dynamic_batching") and not (has_variable_outputs(config) or decoupled)
+    one_by_one = backend == "python" and config.max_batch_size > (0 if decoupled else 1) and not together
     manifest: dict[str, Any] = {"runtime": RUNTIMES.get(backend, ""), "versions": _versions(config)}
     if config.default_model_filename:
         manifest["file"] = config.default_model_filename
     manifest |= _batching(config, one_by_one)
-    if config.response_cache.enable:
+    if decoupled:
+        manifest["stream"] = {"max_open": 1}
+    elif config.response_cache.enable:
         manifest["cache"] = True
     if backend == "onnxruntime":
         if threads := read_threads(config, backend):

@@ -1,4 +1,6 @@
-"""Adapter of a `TritonPythonModel`: the class of Triton's Python backend as a model with `predict_batch`."""
+"""Adapter of a `TritonPythonModel`: the class of Triton's Python backend as a model with `predict_batch`, or with
+`predict_stream` if it is decoupled.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,10 @@ from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import TRITON_CONFIG, read_manifest
 from horologe_gpu_worker.repository.model_signature import describe_mismatch
 from horologe_gpu_worker.repository.reshaping import read_reshapes
+from horologe_gpu_worker.runtimes.python.triton_stream import ResponseSender
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -94,8 +97,38 @@ class TritonModel:
             outputs = {name: array[places] for name, array in outputs.items()}
         return outputs, failed
 
+    def predict_stream(self, inputs: Mapping[str, NDArray[Any]]) -> Generator[Arrays | None, None, Arrays | None]:
+        """Yield each response of a decoupled model; None if it needs more time. Raises `ModelFailed` for an error."""
+        sender = ResponseSender()
+        (request,) = self._make_requests(inputs, (1,), sender)
+        sender.start(lambda: self._model.execute([request]))
+        try:
+            while True:
+                sent = sender.take()
+                self._raise_refusals()
+                item = None if sent.response is None else self._read_response(sent.response)
+                if isinstance(item, str):
+                    raise ModelFailed(item)
+                if sent.final:
+                    return item
+                yield item
+        finally:
+            sender.close()
+
     def _execute(self, inputs: Mapping[str, NDArray[Any]], rows: Sequence[int]) -> list[Arrays | str]:
         """Call `execute`, and return the outputs of each request, or why it failed."""
+        responses = self._model.execute(self._make_requests(inputs, rows))
+        if inspect.iscoroutine(responses):
+            responses = asyncio.run(responses)
+        self._raise_refusals()
+        if not isinstance(responses, list | tuple) or len(responses) != len(rows):
+            got = f"{len(responses)} responses" if isinstance(responses, list | tuple) else type(responses).__name__
+            raise ModelFailed(f"execute: got {got}, wanted a list of {len(rows)} InferenceResponse")
+        return [self._read_response(response) for response in responses]
+
+    def _make_requests(
+        self, inputs: Mapping[str, NDArray[Any]], rows: Sequence[int], sender: ResponseSender | None = None
+    ) -> list[Any]:
         if self._max_rows:
             self._check_rows(inputs)
         arrays, requests, end = self._reshapes.inputs.apply(inputs), [], 0
@@ -105,15 +138,8 @@ class TritonModel:
                 self._backend.Tensor(name, array[part] if array.flags.writeable else array[part].copy())
                 for name, array in arrays.items()
             ]
-            requests.append(self._backend.InferenceRequest.of(tensors, self._outputs))
-        responses = self._model.execute(requests)
-        if inspect.iscoroutine(responses):
-            responses = asyncio.run(responses)
-        self._raise_refusals()
-        if not isinstance(responses, list | tuple) or len(responses) != len(rows):
-            got = f"{len(responses)} responses" if isinstance(responses, list | tuple) else type(responses).__name__
-            raise ModelFailed(f"execute: got {got}, wanted a list of {len(rows)} InferenceResponse")
-        return [self._read_response(response) for response in responses]
+            requests.append(self._backend.InferenceRequest.of(tensors, self._outputs, sender))
+        return requests
 
     def _read_response(self, response: Any) -> Arrays | str:
         if not isinstance(response, self._backend.InferenceResponse):

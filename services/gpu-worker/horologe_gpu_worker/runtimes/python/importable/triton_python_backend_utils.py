@@ -25,6 +25,7 @@ TYPES: dict[str, Any] = {
 }  # fmt: skip
 """Triton's data types, whose numbers count from 1 in this order."""
 TRITON_STRING_TO_NUMPY: dict[str, Any] = {f"TYPE_{name}": bool if name == "BOOL" else TYPES[name] for name in TYPES}
+TRITONSERVER_RESPONSE_COMPLETE_FINAL: int = 1
 refusals: list[str] = []
 """What the model has asked for and did not get, in this call of `execute`."""
 
@@ -110,10 +111,11 @@ class InferenceRequest:
         refuse("InferenceRequest: calls of other models from a model (BLS)")
 
     @classmethod
-    def of(cls, inputs: Iterable[Tensor], outputs: Sequence[str]) -> InferenceRequest:
-        """Return a request for `execute`."""
+    def of(cls, inputs: Iterable[Tensor], outputs: Sequence[str], sender: Any = None) -> InferenceRequest:
+        """Return a request for `execute`. `sender`: of the responses of a decoupled model."""
         request = cls.__new__(cls)
         request._inputs, request._outputs = list(inputs), list(outputs)  # type: ignore[attr-defined]
+        request._sender = sender  # type: ignore[attr-defined]
         return request
 
     def inputs(self) -> list[Tensor]:
@@ -122,8 +124,13 @@ class InferenceRequest:
     def requested_output_names(self) -> list[str]:
         return self._outputs
 
+    def get_response_sender(self) -> Any:
+        if self._sender is None:
+            refuse("InferenceRequest.get_response_sender of a model that is not decoupled")
+        return self._sender
+
     def is_cancelled(self) -> bool:
-        return False
+        return self._sender is not None and bool(self._sender.is_cancelled())
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
