@@ -18,7 +18,7 @@ from horologe_cli.local.topology import settings_sections
 from horologe_cli.main import app
 from horologe_common import wire
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_gpu_worker.repository.manifest import Manifest
+from horologe_gpu_worker.repository.manifest_fields import Manifest
 from horologe_sim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:

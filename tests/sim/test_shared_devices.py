@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horologe_common.clock import ms
-from horologe_gpu_worker.repository.manifest import EmulatedSharing
+from horologe_gpu_worker.repository.manifest_fields import EmulatedSharing
 from horologe_sim.scenario.scenario import ModelEntry, ShareEntry
 from horologe_sim.scenario.workload import LoadPhase
 from sim.sim_builders import a_scenario, kill, played

@@ -35,7 +35,7 @@ from horologe_gpu_worker.core.lanes import Operation
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.repository.model_signature import zeros
-from horologe_gpu_worker.repository.profiling import ProfileCache
+from horologe_gpu_worker.repository.profile_cache import ProfileCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,16 +15,9 @@ from harness.damaged_files import damaged_values, make_folder
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.status import ModelFailed, Refused
-from horologe_gpu_worker.repository import profiling
-from horologe_gpu_worker.repository.profiling import (
-    RUNS_MAX,
-    RUNS_MIN,
-    ProfileCache,
-    cpu_model,
-    hardware_id,
-    load_or_measure_profile,
-    measure_profile,
-)
+from horologe_gpu_worker.repository import profile_cache
+from horologe_gpu_worker.repository.profile_cache import ProfileCache, cpu_model, hardware_id
+from horologe_gpu_worker.repository.profiling import RUNS_MAX, RUNS_MIN, load_or_measure_profile, measure_profile
 from horologe_gpu_worker.runtime import OpenModel, RowsFailed, Runtime
 
 if TYPE_CHECKING:
@@ -140,7 +133,7 @@ def test_a_share_of_a_gpu_is_not_measured_beside_its_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The profile of the whole GPU is scaled to the share. A share of the CPU is measured."""
-    monkeypatch.setattr(profiling, "hardware_id", lambda runtime, cuda: "host" if cuda is None else "gpu")
+    monkeypatch.setattr(profile_cache, "hardware_id", lambda runtime, cuda: "host" if cuda is None else "gpu")
     on_gpu, runtime = msgspec.structs.replace(SPEC, runtime="onnx"), TimedRuntime()
     whole = measure(runtime, ProfileCache(tmp_path, 0), on_gpu)
     share = measure(runtime, ProfileCache(tmp_path, 0, 40.0), on_gpu)
@@ -155,7 +148,7 @@ def test_a_share_of_a_gpu_is_not_measured_beside_its_neighbours(
 
 
 def test_the_share_of_a_gpu_does_not_limit_models_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling, "hardware_id", lambda runtime, cuda: "host")
+    monkeypatch.setattr(profile_cache, "hardware_id", lambda runtime, cuda: "host")
     python = msgspec.structs.replace(SPEC, runtime="python")
     assert ProfileCache(tmp_path, 0, 40.0).path(python) == ProfileCache(tmp_path, 0).path(python)
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import horologe_gpu_worker.runtimes.python as python_runtime
 from harness.triton_repositories import VECTOR
 from horologe_common.status import InvalidInput, ModelFailed
-from horologe_gpu_worker.repository.manifest import InvalidModel, TensorEntry, read_manifest
+from horologe_gpu_worker.repository.manifest import InvalidModel, read_manifest
+from horologe_gpu_worker.repository.manifest_fields import TensorEntry
 from horologe_gpu_worker.repository.reshaping import Reshaping, check_reshape
 from horologe_gpu_worker.repository.triton.config_file import config_document, read_config
 from horologe_gpu_worker.repository.triton.findings import ModelFacts, find_effects

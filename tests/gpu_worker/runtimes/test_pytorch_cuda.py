@@ -25,7 +25,7 @@ from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.measurement.share_batches import ShareBatches
-from horologe_gpu_worker.repository import profiling
+from horologe_gpu_worker.repository import profile_cache
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.version_inspector import VersionInspector
@@ -90,8 +90,8 @@ def test_several_models_are_loaded_in_turn_on_few_pages(tmp_path: Path) -> None:
 def test_a_program_that_was_read_by_another_process_is_measured_on_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiling, "load_driver", lambda: None)
-    monkeypatch.setattr(profiling, "device_name", lambda driver, device: "Pretend 1")
+    monkeypatch.setattr(profile_cache, "load_driver", lambda: None)
+    monkeypatch.setattr(profile_cache, "device_name", lambda driver, device: "Pretend 1")
     folder = a_pytorch_model(tmp_path / "models")
     read = VersionInspector(tmp_path).inspect_version(folder, unmeasured=("pytorch",))
     assert (read.report.profile, read.report.reason) == (None, "")
@@ -109,8 +109,8 @@ def test_a_program_that_was_read_by_another_process_is_measured_on_the_device(
 def test_batches_go_through_the_lanes_work_between_load_and_unload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiling, "load_driver", lambda: None)
-    monkeypatch.setattr(profiling, "device_name", lambda driver, device: "Pretend 1")
+    monkeypatch.setattr(profile_cache, "load_driver", lambda: None)
+    monkeypatch.setattr(profile_cache, "device_name", lambda driver, device: "Pretend 1")
     a_pytorch_model(tmp_path / "models")
     with pretend_cuda():
         store = ModelStore(

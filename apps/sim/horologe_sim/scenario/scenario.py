@@ -22,7 +22,7 @@ from horologe_common.status import InvalidInput
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.settings import FrontendSettings
-from horologe_gpu_worker.repository.manifest import EmulatedSharing
+from horologe_gpu_worker.repository.manifest_fields import EmulatedSharing
 from horologe_gpu_worker.repository.model_spec import BATCH_SIZES
 from horologe_gpu_worker.runtimes.emulated import co_located_model
 from horologe_gpu_worker.settings import WorkerSettings

@@ -38,7 +38,7 @@ from horologe_gpu_worker.repository.manifest import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from horologe_gpu_worker.repository.manifest import FileEntry
+    from horologe_gpu_worker.repository.manifest_fields import FileEntry
 
 LISTING = "horologe_gpu_worker.fetching.listing_process"
 REPOSITORIES, FILES, LISTS, VIEWS = "repositories", ".files", ".lists", ".views"

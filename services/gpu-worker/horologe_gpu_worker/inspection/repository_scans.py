@@ -22,7 +22,7 @@ from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX,
 from horologe_gpu_worker.inspection.inspector import READING, InspectionSetup, overdue_reason
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import unreadable_report, waiting_report
-from horologe_gpu_worker.repository.profiling import ON_DEVICE
+from horologe_gpu_worker.repository.profile_cache import ON_DEVICE
 from horologe_gpu_worker.repository.version_inspector import VersionReport
 from horologe_gpu_worker.settings import device_config
 

@@ -18,7 +18,7 @@ from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatch
 from horologe_gpu_worker.measurement.share_connection import Measured, MeasuredRates, Ready, ShareJob, Traced
 from horologe_gpu_worker.repository.manifest import read_manifest
 from horologe_gpu_worker.repository.model_signature import zeros
-from horologe_gpu_worker.repository.profiling import ON_DEVICE
+from horologe_gpu_worker.repository.profile_cache import ON_DEVICE
 from horologe_gpu_worker.repository.version_inspector import runtime_name
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.settings import device_config

@@ -10,13 +10,7 @@ from horologe_common.models import FIRST_STEP, NEXT_STEP, ModelSpec, TensorSpec
 from horologe_common.service.user_files import read_file
 from horologe_common.status import InvalidInput
 from horologe_gpu_worker.repository.made_up_inputs import check_broadcast, make_up_inputs, warmup_shapes
-from horologe_gpu_worker.repository.manifest import (
-    MANIFEST,
-    InvalidModel,
-    duration_ns,
-    read_manifest,
-    settings_path,
-)
+from horologe_gpu_worker.repository.manifest import MANIFEST, InvalidModel, duration_ns, read_manifest, settings_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.repository.manifest import Manifest, TensorEntry
+    from horologe_gpu_worker.repository.manifest_fields import Manifest, TensorEntry
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
 RESHAPING = ("onnx", "torchscript", "python")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.repository.manifest import Manifest, TensorEntry
+    from horologe_gpu_worker.repository.manifest_fields import Manifest, TensorEntry
 
 
 class Reshaping:

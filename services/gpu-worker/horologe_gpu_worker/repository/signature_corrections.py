@@ -10,7 +10,7 @@ from horologe_gpu_worker.repository.manifest import InvalidModel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horologe_gpu_worker.repository.manifest import TensorEntry
+    from horologe_gpu_worker.repository.manifest_fields import TensorEntry
 
 
 def correct_tensors(

@@ -16,16 +16,11 @@ from horologe_common.status import HorologeError, InvalidInput, describe_excepti
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.foreign_settings import foreign_notes
-from horologe_gpu_worker.repository.manifest import (
-    MODEL_FILES,
-    InvalidModel,
-    Manifest,
-    duration_ns,
-    manifest_path,
-    read_manifest,
-)
+from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, duration_ns, manifest_path, read_manifest
+from horologe_gpu_worker.repository.manifest_fields import Manifest
 from horologe_gpu_worker.repository.model_spec import default_length
-from horologe_gpu_worker.repository.profiling import ON_DEVICE, ProfileCache, load_or_measure_profile
+from horologe_gpu_worker.repository.profile_cache import ON_DEVICE, ProfileCache
+from horologe_gpu_worker.repository.profiling import load_or_measure_profile
 from horologe_gpu_worker.repository.row_check import measure_unbatched_if_needed
 from horologe_gpu_worker.repository.warm_up import first_estimate
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, WarmUpFailed

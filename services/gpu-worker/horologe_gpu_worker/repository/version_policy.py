@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from horologe_common.models import natural_sort_key
-from horologe_gpu_worker.repository.manifest import (
-    ALL_VERSIONS,
-    MANIFEST,
-    TRITON_CONFIG,
-    InvalidModel,
-    LatestVersions,
-    Manifest,
-    read_manifest_file,
-)
+from horologe_gpu_worker.repository.manifest import MANIFEST, TRITON_CONFIG, InvalidModel, read_manifest_file
+from horologe_gpu_worker.repository.manifest_fields import ALL_VERSIONS, LatestVersions, Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,8 @@ from horologe_common.interference.colocation import CoLocatedModel, ExecutionNoi
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.models import FIRST_STEP, NEXT_STEP, ModelSpec, Profile
-from horologe_gpu_worker.repository.manifest import EmulatedTimes, InvalidModel, Manifest, manifest_path, read_manifest
+from horologe_gpu_worker.repository.manifest import InvalidModel, manifest_path, read_manifest
+from horologe_gpu_worker.repository.manifest_fields import EmulatedTimes, Manifest
 from horologe_gpu_worker.repository.model_signature import zeros
 from horologe_gpu_worker.repository.model_spec import BATCH_SIZES, build_spec, declared_signature
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, Runtime
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.colocation import DeviceActivity
     from horologe_gpu_worker.core.stream_step import Step
-    from horologe_gpu_worker.repository.manifest import EmulatedSharing
+    from horologe_gpu_worker.repository.manifest_fields import EmulatedSharing
     from horologe_gpu_worker.runtime import DeviceConfig
 
 DELAY_MAX_NS, DELAY_UP_NS, DELAY_DOWN_NS = us(150), us(1), us(3)

@@ -7,7 +7,6 @@ the worker's Outputs. Nothing else removes a request.
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -22,10 +21,11 @@ from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.requests.awaited_models import AwaitedModels
 from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
+from horologe_controller.core.requests.request_table import RequestTable
 from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Result, Submit
@@ -49,78 +49,6 @@ ANSWERED = (int(Status.OK), int(Status.FAILED))
 def step_spec(spec: ModelSpec, size: int) -> ModelSpec:
     """Return the spec of a model that streams, for queues of its first or of its later steps: see `FIRST_STEP`."""
     return msgspec.structs.replace(spec, batch_sizes=(size,))
-
-
-class RequestTable:
-    """Open requests, by submitter and its id of the request."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, dict[int, Request]] = {}
-        self._last_id = 0
-
-    def __len__(self) -> int:
-        return sum(map(len, self._of.values()))
-
-    def __iter__(self) -> Iterator[Request]:
-        """Iterate over copies: the exporter's thread counts the requests."""
-        return chain.from_iterable([list(requests.values()) for requests in list(self._of.values())])
-
-    def create_request(
-        self, sender: str, submit: Submit, spec: ModelSpec, arrival_ns: int, deadline_ns: int
-    ) -> Request:
-        """Return a new request. The caller adds it to the open requests of the submitter."""
-        self._last_id += 1
-        request = Request(
-            self._last_id,
-            sender,
-            submit.id,
-            spec,
-            submit.model,
-            submit.rows,
-            submit.holder,
-            submit.input_id,
-            arrival_ns,
-            deadline_ns,
-            submit.best_effort,
-            submit.shape_key,
-            submit.length,
-            submit.application,
-            submit.solo,
-            submit.traceparent,
-            submit.budget_ns,
-            submit.client,
-            step=submit.step,
-        )
-        if submit.solo:
-            request.shape_key = -request.id  # unique, so that the request is never batched with others
-            if submit.best_effort and submit.urgent_after_ns:
-                request.urgent_ns = arrival_ns + submit.urgent_after_ns
-        return request
-
-    def of_submitter(self, submitter: str) -> dict[int, Request]:
-        """Return the open requests of a submitter by its ids."""
-        requests = self._of.get(submitter)
-        return self._of.setdefault(submitter, {}) if requests is None else requests
-
-    def remove_request(self, request: Request) -> None:
-        del self._of[request.submitter][request.submit_id]
-
-    def discard_submitter(self, submitter: str) -> None:
-        """Drop the table of a submitter that has disconnected and has no open request."""
-        if not self._of.get(submitter, True):
-            del self._of[submitter]
-
-    def queued_for(self, models: Mapping[str, bool]) -> list[Request]:
-        """Return the queued requests for these models, in the order of arrival."""
-        queued = [request for request in self if request.queued and request.model in models]
-        return sorted(queued)
-
-    def check(self, placed: Sequence[Request], queued: int) -> None:
-        """Assert that every open request is queued or in exactly one pending action."""
-        assert len(placed) == len({request.id for request in placed})
-        open_ids = {request.id for request in self}
-        assert all(request.id in open_ids for request in placed)
-        assert len(self) == len(placed) + queued
 
 
 class RequestObservers(NamedTuple):

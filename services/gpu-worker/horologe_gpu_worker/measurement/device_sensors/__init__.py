@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_gpu_worker.measurement.device_sensor import DeviceLimits, DeviceReading
-from horologe_gpu_worker.repository.profiling import cpu_model
+from horologe_gpu_worker.repository.profile_cache import cpu_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

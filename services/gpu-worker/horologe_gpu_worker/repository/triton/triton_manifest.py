@@ -6,7 +6,8 @@ import os
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from horologe_gpu_worker.repository.manifest import TRITON_CONFIG, InvalidModel, Manifest, convert_manifest
+from horologe_gpu_worker.repository.manifest import TRITON_CONFIG, InvalidModel, convert_manifest
+from horologe_gpu_worker.repository.manifest_fields import Manifest
 from horologe_gpu_worker.repository.triton.translation import translate_version
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from horologe_gpu_worker.runtimes.python.requirements_file import read_requireme
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horologe_gpu_worker.repository.manifest import Manifest
+    from horologe_gpu_worker.repository.manifest_fields import Manifest
     from horologe_gpu_worker.runtime import DeviceConfig
     from horologe_gpu_worker.runtimes.python.requirements_file import RequirementsFile
 

@@ -15,7 +15,8 @@ import torch
 
 from horologe_common.models import PAGE_BYTES, ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.repository.manifest import InvalidModel, Manifest, manifest_path, model_path, read_manifest
+from horologe_gpu_worker.repository.manifest import InvalidModel, manifest_path, model_path, read_manifest
+from horologe_gpu_worker.repository.manifest_fields import Manifest
 from horologe_gpu_worker.repository.model_spec import (
     BATCH_SIZES,
     build_spec,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.repository.manifest import TensorEntry
+    from horologe_gpu_worker.repository.manifest_fields import TensorEntry
     from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel
 
 MODEL = "model.pt2"
