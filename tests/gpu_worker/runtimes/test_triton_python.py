@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +160,26 @@ def test_a_decoupled_model_that_fails(execute: Execute, text: str, backend: Any,
     with pytest.raises((ModelFailed, ZeroDivisionError), match=text):
         streams.step(Step("s", 1, 1), X)
     assert len(streams) == 0
+
+
+def test_a_thread_of_the_model_sends_nothing_after_the_end(backend: Any, tmp_path: Path) -> None:
+    senders: list[Any] = []
+    threads: list[threading.Thread] = []
+
+    def execute(model: Any, requests: list[Any]) -> None:
+        senders.append(requests[0].get_response_sender())
+        threads.append(
+            threading.Thread(target=lambda: [senders[0].send(backend.InferenceResponse()) for _ in range(9)])
+        )
+        threads[0].start()
+
+    streams = streams_of(tmp_path, execute)
+    assert streams.step(Step("s", 1, 1), X) == ({}, True)
+    assert not senders[0].is_cancelled()
+    streams.end("s")
+    threads[0].join(10)
+    assert senders[0].is_cancelled()
+    assert not threads[0].is_alive()
 
 
 def test_a_step_without_a_response_ends_without_an_item(

@@ -60,10 +60,11 @@ class ResponseSender:
         After the end of the stream, this ends the thread of `execute`, and does nothing in other threads.
         """
         with self._changed:
-            self._sent.append(Sent(response, final=bool(flags & FINAL)))
-            self._wanted = False
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._wanted or self._closed or bool(flags & FINAL))
+            if not self._closed:
+                self._sent.append(Sent(response, final=bool(flags & FINAL)))
+                self._wanted = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._wanted or self._closed or bool(flags & FINAL))
             if self._closed and threading.current_thread() is self._thread:
                 raise StreamEnded
 
@@ -74,9 +75,10 @@ class ResponseSender:
     def take(self) -> Sent:
         """Return the next call of `send`, or `NOTHING` after `WAIT_S`. Raise what `execute` has raised."""
         with self._changed:
-            self._wanted = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._sent or self._failure, WAIT_S)
+            if not self._sent:
+                self._wanted = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._sent or self._failure, WAIT_S)
             if self._sent:
                 return self._sent.popleft()
             if self._failure is not None:
