@@ -158,3 +158,14 @@ def test_devices_may_have_execution_times_of_their_own() -> None:
     assert first is not None
     assert second is not None
     assert second.exec_ns[16] == 2 * first.exec_ns[16]
+
+
+def test_two_models_that_do_not_fit_together_take_turns_within_their_budgets() -> None:
+    """One device at half of its capacity has memory for one of them, and their requests can wait for many LOADs."""
+    assert play(build_workload(find_traits("30179"), 1500), "horologe", {}).value == 1.0
+
+
+def test_a_model_is_loaded_though_the_batches_of_another_follow_each_other_without_a_gap() -> None:
+    """Six devices hold one model each, of two models that both exceed their part of the devices."""
+    traits = msgspec.structs.replace(find_traits("30186"), faults=())
+    assert play(build_workload(traits, 600), "horologe", {}).worst_model >= 0.5

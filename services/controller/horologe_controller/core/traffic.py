@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ms, s
+from horologe_controller.core.scheduling.device_price import DevicePrice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,11 @@ SERVED_MEMORY = 1 - 1 / 256
 FAIR_PART, FAIR_POWER = 0.8, 3
 """A model of which less than 0.8 of the mean part is served counts more, by the cube of what is missing: at half of the
 mean part 4 times. Higher values cost more of all requests (experiments/results/schedulers.md)."""
+LEAST_BUDGET = 2
+"""Budget, in times of a request alone, from which on fairness counts a request: those with less are mostly lost
+whatever they count, and would cost the others their time."""
+STARVED_WEIGHT = 2**FAIR_POWER
+"""Weight of a model that gets half of a fair part."""
 GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
 COUNTED = 20
@@ -62,7 +68,7 @@ class DecayingSum:
 class ModelTraffic:
     """Requests for a model, and the part of them that is served."""
 
-    __slots__ = ("arrived", "asked", "budget_ns", "gap_ns", "guaranteed", "last_ns", "lost", "served")
+    __slots__ = ("arrived", "asked", "budget_ns", "gap_ns", "guaranteed", "last_ns", "lost", "served", "work_ns")
 
     def __init__(self, last_ns: int) -> None:
         self.gap_ns, self.last_ns = float(FIRST_GAP_NS), last_ns
@@ -73,6 +79,8 @@ class ModelTraffic:
         """Requests that may be served at the guaranteed rate now; below 0 after more than that were served."""
         self.asked, self.lost = DecayingSum(), DecayingSum()
         """Requests, and those of them that were lost for lack of time."""
+        self.work_ns = DecayingSum()
+        """Durations of its batches with deadlines, from their planned starts."""
         self.budget_ns = NEVER_NS
         """Time between arrival and deadline of the last request that was not best effort."""
 
@@ -87,6 +95,7 @@ class Traffic:
         """Part of the recent requests with deadlines that was not lost for lack of time."""
         self.lost = DecayingSum()
         """Requests that were lost for lack of time."""
+        self.price = DevicePrice()
         self._models: dict[str, ModelTraffic] = {}
         self._most_models = MOST_MODELS
         self._work_ns: dict[Share, DecayingSum] = {}
@@ -137,6 +146,7 @@ class Traffic:
         if (work_ns := self._work_ns.get(share)) is None:
             work_ns = self._work_ns[share] = DecayingSum()
         work_ns.add(start_ns, expected_ns)
+        traffic.work_ns.add(start_ns, expected_ns)
 
     def record_loss(self, now_ns: int, model: str) -> None:
         """Count a request that was lost for lack of time."""
@@ -163,6 +173,14 @@ class Traffic:
             return GUARANTEED_WEIGHT
         missing = FAIR_PART * self.served * (traffic.arrived + 1) / (traffic.served + 1)
         return missing**FAIR_POWER if missing > 1.0 else 1.0
+
+    def is_starved(self, spec: ModelSpec, exec_ns: int) -> bool:
+        """Return whether a model gets less than half of a fair part, although its requests have time enough.
+
+        One of them alone takes `exec_ns`.
+        """
+        has_time = self.of_model(spec.key).budget_ns >= LEAST_BUDGET * exec_ns
+        return has_time and self.weight(spec) > STARVED_WEIGHT
 
     def served_parts(self) -> dict[str, float]:
         """Return the part that is served of the recent requests of each model that has had `COUNTED` of them."""

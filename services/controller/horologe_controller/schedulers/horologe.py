@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
-from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
-from horologe_controller.core.traffic import Traffic
+from horologe_controller.core.traffic import LEAST_BUDGET, Traffic
 from horologe_controller.schedulers.horologe_parameters import HorologeParameters
 
 if TYPE_CHECKING:
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.settings import ControllerSettings
-
-LEAST_BUDGET = 2
-"""Budget, in times of a request alone, from which on fairness counts a request: those with less are mostly lost
-whatever they count, and would cost the others their time."""
 
 MOST_LOST, NONE_LOST = 8.0, 1.05
 """Most that 1 over the square of the part that is served may be: if 0.65 of all requests are lost, or more. Below
@@ -88,7 +83,7 @@ class Horologe(SchedulingPolicy):
         self.waits = self._waits = QueueWaits()
         self._cluster: Cluster | None = None
         self.traffic = Traffic()
-        self._price = DevicePrice()
+        self._price = self.traffic.price
         self._now_ns = 0
         self._is_fair = settings.fairness == "fair"
         self._advance = Advance(self.parameters.advance, self.traffic.batch_ns)

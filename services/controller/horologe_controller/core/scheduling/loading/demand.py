@@ -192,6 +192,10 @@ class Demand:
         queues = self._queues.of_model(model)
         return sum([len(queue) - queue.first_in_time(end_ns, queue.spec.max_batch) for queue in queues])
 
+    def first_deadline_ns(self, model: str) -> int:
+        """Return the earliest deadline of the queued requests of a model."""
+        return self._queues.first_deadline_ns(model)
+
     def load_ns(self, share: Share) -> int:
         """Return l_g: the demand allocated to the share."""
         return self._loads.get(share, 0)

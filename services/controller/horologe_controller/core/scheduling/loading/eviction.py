@@ -45,8 +45,8 @@ class Eviction:
         self._now_ns, self._share, self._model = now_ns, share, model
         self._cluster, self._demand, self._traffic, self._wait_ns = cluster, demand, traffic, wait_ns
         self._is_more = model in cluster.residency.shares_of
-        self._values: tuple[float, float, float] | None = None
-        """Worth of the queued requests; idle part of the share; time in ns until the other model can be loaded."""
+        self._needs: tuple[int, int, int] | None = None
+        """Requests that the LOAD serves, and the times in ns of the LOAD and of their batch."""
         self.has_kept = False
         """True if a model was kept."""
 
@@ -66,22 +66,31 @@ class Eviction:
 
     def _costs_more(self, held: str, more: float) -> bool:
         """Return whether the LOAD costs more than it serves. `more`: by how much more the other model is asked for."""
-        if self._values is None:
-            self._values = self._evaluate()
-        worth, idle, run_ns = self._values
-        back_ns = run_ns + self._share.predict(self._now_ns, held, LOAD_SIZE) + self._exec_ns(held) / idle
+        helped, load_ns, exec_ns = self._needs = self._needs or self._find_needs()
+        idle, reload_ns = self._idle_without(held), self._share.predict(self._now_ns, held, LOAD_SIZE)
+        run_ns = load_ns + exec_ns / idle + self._cluster.latency.round_trip_ns
+        back_ns = run_ns + reload_ns + self._exec_ns(held) / idle
         lost_ns = min(MEMORY_NS, back_ns - self._traffic.of_model(held).budget_ns)
+        worth = self._cluster.specs[self._model].weight * helped * idle
         return lost_ns > 0 and more * lost_ns / MEMORY_NS >= worth
 
-    def _evaluate(self) -> tuple[float, float, float]:
-        now_ns, model, demand, cluster = self._now_ns, self._model, self._demand, self._cluster
-        load_ns, spec = self._share.predict(now_ns, model, LOAD_SIZE), cluster.specs[model]
-        helped = demand.count_until(model, now_ns + self._wait_ns + load_ns + self._exec_ns(model))
+    def _idle_without(self, held: str) -> float:
+        """Return the idle part of the share, once the other model has gone.
+
+        What it used becomes free while device time costs nothing. Otherwise requests of other models wait for it.
+        """
+        now_ns, traffic = self._now_ns, self._traffic
+        busy = traffic.utilisation(now_ns, self._share)
+        if not traffic.price.rate:
+            busy -= traffic.of_model(held).work_ns.at(now_ns) / MEMORY_NS
+        return min(1.0, max(LEAST_IDLE, 1.0 - busy))
+
+    def _find_needs(self) -> tuple[int, int, int]:
+        now_ns, model, spec = self._now_ns, self._model, self._cluster.specs[self._model]
+        load_ns = self._share.predict(now_ns, model, LOAD_SIZE)
+        helped = self._demand.count_until(model, now_ns + self._wait_ns + load_ns + self._exec_ns(model))
         helped = min(helped, spec.max_batch)
-        exec_ns = self._exec_ns(model, spec.compiled_batch_size(max(1, helped)))
-        idle = max(LEAST_IDLE, 1.0 - self._traffic.utilisation(now_ns, self._share))
-        run_ns = load_ns + exec_ns / idle + cluster.latency.round_trip_ns
-        return spec.weight * helped * idle, idle, run_ns
+        return helped, load_ns, self._exec_ns(model, spec.compiled_batch_size(max(1, helped)))
 
     def _exec_ns(self, model: str, size: int = 0) -> int:
         """Return what a batch takes on the fastest share. `size` 0: the smallest one."""

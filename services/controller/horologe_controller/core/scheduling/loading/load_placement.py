@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 KEPT_PAUSE_NS = ms(10)
 """Pause after a share has kept its models: to look at 200 models takes 30 us. A longer pause lets requests be lost
 meanwhile (experiments/results/schedulers.md)."""
+DRAIN_NS = ms(5)
+"""Time for the last Result beyond its predicted arrival, before a draining share gets batches again."""
 
 
 class LoadPlacement:
@@ -44,6 +46,8 @@ class LoadPlacement:
         """Share -> pages that could not be freed there. Valid until something happens on the share, or a model that it
         holds has no demand any more. To try again each time took 160 us with 10,000 requests queued."""
 
+        self._draining: dict[Share, tuple[str, int]] = {}
+        """Shares that run what was started and start nothing more: the model that waits for room, and until when."""
         self._refill_ns = NEVER_NS
         """When to forget `_full`, after a share has kept a model: others may become worth more."""
 
@@ -57,7 +61,7 @@ class LoadPlacement:
         """The same, for shares with one pending LOAD. With several, the first Result comes before the lane runs dry."""
 
     def discard_share(self, share: Share) -> None:
-        for shares in (self.preloadable, self._full, self._free, self._changed, self._unkept):
+        for shares in (self.preloadable, self._full, self._free, self._changed, self._unkept, self._draining):
             shares.pop(share, None)
         self._free_later.remove(share)
         self._wakes.remove(share)
@@ -69,6 +73,16 @@ class LoadPlacement:
         if self._full:
             for share in shares:
                 self._full.pop(share, None)
+
+    def drains_until(self, now_ns: int, share: Share, demand: Demand) -> int | None:
+        """Return until when the share starts no batch; None if it may."""
+        if (draining := self._draining.get(share)) is None:
+            return None
+        model, until_ns = draining
+        if now_ns < until_ns and model in demand:
+            return until_ns
+        del self._draining[share]
+        return None
 
     def plan_load(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Decisions) -> int | None:
         """Add a LOAD to the plan: for demand, else into free pages. Return when the next LOAD lane will be free.
@@ -109,6 +123,7 @@ class LoadPlacement:
         """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks."""
         self._update_full(now_ns, demand)
         starting = {(batch.share, batch.model): True for batch in plan.start}
+        drainable: tuple[Share, str] | None = None
         for share in self._candidates(now_ns, demand, cluster.specs):
             if (model := demand.most_urgent(share, cluster.specs)) is None:
                 continue
@@ -120,10 +135,31 @@ class LoadPlacement:
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
+                self._draining.pop(share, None)
                 return
+            if drainable is None and eviction is not None and model not in cluster.residency.shares_of:
+                victims = _choose_victims(now_ns, share, pages, demand, {}, eviction, drained=True)
+                drainable = None if victims is None else (share, model)
             self._full[share] = pages
             if eviction is not None and eviction.has_kept:
                 self._refill_ns = min(self._refill_ns, now_ns + KEPT_PAUSE_NS)
+        if drainable is not None and self._traffic is not None:
+            self._drain(now_ns, *drainable, cluster, demand, self._traffic)
+
+    def _drain(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand, traffic: Traffic) -> None:
+        """Let the share start no batch until what it runs has ended, if a starved model would lose a request otherwise.
+
+        The model is loaded nowhere, and all models that would make room for it are running. Where their batches follow
+        each other without a gap, it would never be loaded.
+        """
+        if any(model == waiting for waiting, _ in self._draining.values()):
+            return
+        end_ns = share.exec.free_at(now_ns)
+        load_ns, spec = share.predict(now_ns, model, LOAD_SIZE), cluster.specs[model]
+        exec_ns = cluster.cached_exec_ns(now_ns, model, spec.batch_sizes[0])[0]
+        latest_ns = demand.first_deadline_ns(model) - exec_ns - load_ns - self._wait_ns
+        if traffic.is_starved(spec, exec_ns) and end_ns + traffic.batch_ns >= latest_ns:
+            self._draining[share] = model, end_ns + cluster.latency.round_trip_ns + DRAIN_NS
 
     def _update_full(self, now_ns: int, demand: Demand) -> None:
         """Forget which shares had no room, where that may have changed."""
@@ -213,13 +249,15 @@ def _choose_victims(
     demand: Demand,
     starting: Mapping[tuple[Share, str], bool],
     eviction: Eviction | None = None,
+    *,
+    drained: bool = False,
 ) -> list[str] | None:
     """Return the least recently used models to unload for `pages`; None if there are too few.
 
     Models with demand, and those whose streams would be lost, come last.
 
     A running model stays. So does a model that was loaded for requests still waiting, until it has run: otherwise two
-    models could evict each other forever, and neither would run.
+    models could evict each other forever, and neither would run. `drained`: as if the share ran nothing.
     """
     victims: list[str] = []
     in_demand: list[str] = []
@@ -232,13 +270,13 @@ def _choose_victims(
         if model in demand or share.has_streams(now_ns, model):
             if model not in share.unused and (share, model) not in starting:
                 in_demand.append(model)
-        elif (share, model) not in starting and not share.is_running(model):
+        elif (share, model) not in starting and (drained or not share.is_running(model)):
             victims.append(model)
             free += held
     for model in in_demand:
         if free >= pages:
             return victims
-        if not share.is_running(model):
+        if drained or not share.is_running(model):
             victims.append(model)
             free += share.resident[model]
     return victims if free >= pages else None
