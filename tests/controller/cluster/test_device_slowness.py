@@ -11,7 +11,7 @@ from horologe_common import wire
 from horologe_common.clock import ms, s
 from horologe_controller.core.cluster.lane import Action, MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
-from horologe_controller.core.scheduling.loading.demand import DeviceSlowness
+from horologe_controller.core.scheduling.loading.demand import ShareLoads
 
 steps = st.lists(
     st.tuples(
@@ -26,11 +26,11 @@ steps = st.lists(
 @given(steps)
 def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, int]]) -> None:
     """An INFER is sent without marking the share; a LOAD and the end of an action mark it."""
-    holders, latency, slowness = ModelResidency(ClusterChanges()), MessageLatency(), DeviceSlowness()
+    holders, latency, loads = ModelResidency(ClusterChanges()), MessageLatency(), ShareLoads()
     shares = [Share("w", wire.Share(number, "d", 10), number, holders, latency) for number in range(3)]
     now_ns = s(100)
     for share in shares:
-        slowness.changed[share] = True
+        loads.mark_share(share)
     for number, (verb, place, value) in enumerate(steps):
         share = shares[place]
         if verb == "wait":
@@ -39,17 +39,17 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
             lane = share.exec if verb == "infer" else share.load
             lane.append_action(_action(share, number, lane.free_at(now_ns), value))
             if verb == "load":
-                slowness.changed[share] = True
+                loads.mark_share(share)
         else:
             for lane in (share.exec, share.load):
                 if lane.pending:
                     lane.finish_action(next(iter(lane.pending.values())), now_ns - value)
             share.pace.observe(now_ns, 900 + value // ms(1))
-            slowness.changed[share] = True
-        slowness.update(now_ns)
+            loads.mark_share(share)
+        loads.update(now_ns)
         for one in shares:
             hangs = one.hangs(now_ns)
-            assert slowness.factors[one] == (math.inf if hangs else one.slowness(now_ns))
+            assert loads.of[one].slowness == (math.inf if hangs else one.slowness(now_ns))
 
 
 def _action(share: Share, number: int, start_ns: int, takes_ns: int) -> Action:

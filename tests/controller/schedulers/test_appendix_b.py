@@ -90,23 +90,26 @@ class ScannedDemand(Demand):
         super()._allocate(now_ns, model, residency)
         demand_ns = sum(request.cost_ns for request in self._counted if request.model == model)
         shares = residency.shares_of.get(model, {})
-        parts = self._parts.get(model, {})
-        assert demand_ns == self._total.get(model, 0)
-        assert not demand_ns or not shares or sum(parts.values()) == demand_ns
-        capacity_ns = round(CAPACITY_PART * self._budget_ns.get(model, 0))
+        assert bool(demand_ns) == (model in self)
+        if not demand_ns:
+            return
+        demand = self._models[model]
+        assert demand_ns == demand.total_ns
+        assert not shares or sum(part_ns for _, part_ns in demand.parts) == demand_ns
+        capacity_ns = round(CAPACITY_PART * demand.budget_ns)
+        everything = [part for other in self._models.values() for part in other.parts]
         served_ns = sum(
-            parts[share] * capacity_ns // max(1, sum(loads.get(share, 0) for loads in self._parts.values()))
-            for share in parts
+            part_ns * capacity_ns // max(1, sum(other_ns for other, other_ns in everything if other is load))
+            for load, part_ns in demand.parts
         )
-        if demand_ns:
-            assert self._priority[model] == demand_ns - served_ns
+        assert demand.priority_ns == demand_ns - served_ns
 
     def most_urgent(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
         first_ns: dict[str, int] = {}
         for queue in self._queues:
             for request in queue:
                 first_ns[queue.model] = min(request.deadline_ns, first_ns.get(queue.model, request.deadline_ns))
-        ranked = sorted((first_ns[model], model) for model, priority in self._priority.items() if priority > 0)
+        ranked = sorted((first_ns[model], model) for model, demand in self._models.items() if demand.priority_ns > 0)
         return next((model for _, model in ranked if share.can_load(model)), None)
 
 
@@ -181,7 +184,7 @@ class ScanDesk(SchedulerDesk):
                     sorted(refusal.request.id for refusal in plan.refuse),
                 )
             )
-            list(self.actions.carry_out(now_ns, plan))
+            self.actions.carry_out(now_ns, plan)
             self.planner.check()
             self.cluster.check()
             if not plan.load:

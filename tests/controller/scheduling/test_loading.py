@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -16,16 +14,6 @@ from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.traffic import Traffic
-
-
-def test_a_share_that_was_never_used_leaves_nothing_behind() -> None:
-    """Demand is updated only while a model is missing on some share."""
-    desk = Desk("horologe", [("m",)])
-    (share,) = desk.cluster.shares()
-    desk.plan(NOW)
-    demand: Any = desk.scheduler.loads.demand
-    demand.discard_share(share)
-    assert demand._lost == []
 
 
 @given(st.permutations(range(1, 9)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import math
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from functools import lru_cache
 from itertools import accumulate, product
@@ -64,9 +64,9 @@ class RollingQuantile:
         """Add a measurement."""
         samples, ordered = self._samples, self._ordered
         if len(samples) == self._window:
-            del ordered[bisect.bisect_left(ordered, samples.popleft()[1])]
+            del ordered[bisect_left(ordered, samples.popleft()[1])]
         samples.append((now_ns, value))
-        bisect.insort(ordered, value)
+        insort(ordered, value)
         self.valid_until_ns = -1
 
     def high_quantile(self, now_ns: int) -> int | None:
@@ -107,7 +107,7 @@ class RollingQuantile:
     def discard_above(self, value: int) -> None:
         """Drop measurements above `value`."""
         self._samples = deque(sample for sample in self._samples if sample[1] <= value)
-        del self._ordered[bisect.bisect_right(self._ordered, value) :]
+        del self._ordered[bisect_right(self._ordered, value) :]
         self.valid_until_ns = -1
 
     @property
@@ -117,7 +117,7 @@ class RollingQuantile:
     def _drop_old(self, now_ns: int) -> None:
         samples, ordered, oldest_ns = self._samples, self._ordered, now_ns - self._age_ns
         while samples and samples[0][0] < oldest_ns:
-            del ordered[bisect.bisect_left(ordered, samples.popleft()[1])]
+            del ordered[bisect_left(ordered, samples.popleft()[1])]
 
 
 class Exemplar(NamedTuple):
@@ -145,12 +145,12 @@ class Histogram:
 
     def observe(self, value: int) -> None:
         """Add a value."""
-        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def add_exemplar(self, exemplar: Exemplar) -> None:
         """Keep the exemplar of a value that was added. It replaces the one of its bucket."""
-        self.exemplars[bisect.bisect_left(self.bounds, exemplar.value)] = exemplar
+        self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
 
     def merge(self, other: Histogram) -> None:
         """Add the values of a histogram with the same bounds."""

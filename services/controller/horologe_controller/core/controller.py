@@ -179,7 +179,7 @@ class Controller:
     def _plan(self, now_ns: int) -> scheduler.Decisions:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
-        self.out.extend(self._actions.carry_out(now_ns, plan))
+        self.out += self._actions.carry_out(now_ns, plan)
         if plan.refuse:
             for_each(plan.refuse, lambda refusal: self._requests.finish_refused(now_ns, refusal))
         return plan

@@ -20,7 +20,7 @@ class CapableShares:
     """
 
     def __init__(
-        self, planned: PlannedModels, changes: ClusterChanges, cached_exec: dict[tuple[str, int], tuple[int, int, int]]
+        self, planned: PlannedModels, changes: ClusterChanges, cached_exec: dict[str, dict[int, tuple[int, int, int]]]
     ) -> None:
         self.of_model: dict[str, dict[Share, bool]] = {}
         self.profiles = ModelProfiles()
@@ -51,7 +51,7 @@ class CapableShares:
             if same_content:
                 share.pace.clear()  # it is relative to the durations that the plan replaces
             share.estimates[model] = fresh
-            self._discard_cached(model, fresh)
+            self._cached_exec.pop(model, None)
             self.of_model.setdefault(model, {})[share] = True
             self.profiles.discard_unused(model, self.of_model[model])
 
@@ -63,13 +63,13 @@ class CapableShares:
 
     def _withdraw_share(self, share: Share, model: str) -> bool:
         """Remove the share from those that may run the model. Return whether it was one."""
-        if (estimate := share.estimates.pop(model, None)) is None:
+        if share.estimates.pop(model, None) is None:
             return False
         self._remove_share(share, model)
         if model not in self.of_model:
             self.profiles.discard_model(model)
             self._changes.mark_revised(model)
-        self._discard_cached(model, estimate)
+        self._cached_exec.pop(model, None)
         return True
 
     def remove_lost(self, share: Share) -> None:
@@ -83,7 +83,3 @@ class CapableShares:
         if not capable:
             del self.of_model[model]
         self.profiles.discard_unused(model, capable)
-
-    def _discard_cached(self, model: str, estimate: Estimate) -> None:
-        for size in estimate.seed_ns:
-            self._cached_exec.pop((model, size), None)

@@ -95,7 +95,7 @@ class Cluster:
         self.changes = ClusterChanges()
         self.residency = ModelResidency(self.changes)
         self.latency = MessageLatency(return_window)
-        self._cached_exec: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self._cached_exec: dict[str, dict[int, tuple[int, int, int]]] = {}
         self.capable_shares = CapableShares(self.planned, self.changes, self._cached_exec)
         self.capable = self.capable_shares.of_model
         """Model key -> the shares that could run it."""
@@ -221,8 +221,9 @@ class Cluster:
         Shares that do not hold the model count by its profile. The last profile counts while no worker serves the
         model. Returns (0, 0) if no share could ever run it.
         """
-        cached = self._cached_exec.get((model, size))
-        if cached is not None and now_ns < cached[0]:
+        if (cached_sizes := self._cached_exec.get(model)) is None:
+            cached_sizes = self._cached_exec[model] = {}
+        elif (cached := cached_sizes.get(size)) is not None and now_ns < cached[0]:
             return cached[1], cached[2]
         best_ns = typical_ns = NEVER_NS
         shares = self.residency.shares_of.get(model) or {}
@@ -233,7 +234,7 @@ class Cluster:
         if len(shares) < len(self.capable.get(model) or ()) or best_ns == NEVER_NS:
             best_ns = min(best_ns, self._profiles.shortest_ns(model, size))
             typical_ns = best_ns if typical_ns == NEVER_NS else typical_ns
-        self._cached_exec[model, size] = now_ns + CACHE_NS * (1 + len(shares)), best_ns, typical_ns
+        cached_sizes[size] = now_ns + CACHE_NS * (1 + len(shares)), best_ns, typical_ns
         return best_ns, typical_ns
 
     def best_exec_ns(self, now_ns: int, model: str, size: int, within_ns: int = 0) -> int:
@@ -242,7 +243,7 @@ class Cluster:
         A new request with a budget of only `within_ns` may run as a trial on an idle share (`Estimate.allow_trial`);
         then the trial's duration is returned. 0: no trial, for a request that has waited already.
         """
-        self._cached_exec.pop((model, size), None)
+        self._discard_cached(model, size)
         best_ns, _ = self.cached_exec_ns(now_ns, model, size)
         if within_ns <= 0 or best_ns <= within_ns:
             return best_ns
@@ -250,9 +251,13 @@ class Cluster:
             estimate = share.estimates.get(model)
             idle = resident and not share.exec.pending and self.workers[share.worker].reachable
             if idle and estimate and estimate.allow_trial(now_ns, size, within_ns):
-                self._cached_exec.pop((model, size))
+                self._discard_cached(model, size)
                 return estimate.predict(now_ns, size)
         return best_ns
+
+    def _discard_cached(self, model: str, size: int) -> None:
+        if (cached_sizes := self._cached_exec.get(model)) is not None:
+            cached_sizes.pop(size, None)
 
     def request_exec_ns(self, now_ns: int, request: Request) -> int:
         """Return the shortest prediction for a batch with only this request; 0 if no share could run it.

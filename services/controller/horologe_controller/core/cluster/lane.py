@@ -208,8 +208,10 @@ class Lane:
     @property
     def delays_until_ns(self) -> int:
         """Return until when the pending actions delay others that run beside them; 0 without any."""
+        if not self.pending:
+            return 0
         ends_ns = (action.sent_ns + min(action.expected_ns, BESIDE_NS) for action in self.pending.values())
-        return max(ends_ns, default=0)
+        return max(ends_ns)
 
     def finish_action(self, action: Action, at_ns: int) -> None:
         """Remove an action that ended at `at_ns`. If it was the first, the next one is taken to have begun then."""

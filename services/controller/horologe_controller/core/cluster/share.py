@@ -5,7 +5,7 @@ Clockwork section 5.3: memory state, action profiles and pending actions togethe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
@@ -145,8 +145,7 @@ class Share:
         self.is_lost = False
         """True if its worker has disconnected."""
 
-    def __hash__(self) -> int:
-        return id(self)  # compiled, a class with `__lt__` has no other hash
+    __hash__: ClassVar[Any] = object.__hash__  # compiled, a class with `__lt__` has no other hash
 
     def __lt__(self, other: Share) -> bool:
         """Order shares by registration, so that they can be keys of an `IndexedHeap`."""

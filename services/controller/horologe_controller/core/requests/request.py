@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from horologe_common.status import Status
 
@@ -95,8 +95,7 @@ class Request:
         if not self.attempts:
             self.failure = Status.REFUSED
 
-    def __hash__(self) -> int:
-        return id(self)  # compiled, a class with `__lt__` has no other hash
+    __hash__: ClassVar[Any] = object.__hash__  # compiled, a class with `__lt__` has no other hash
 
     def __lt__(self, other: Request) -> bool:
         """Order requests by arrival, so that they can be keys of an `IndexedHeap`."""

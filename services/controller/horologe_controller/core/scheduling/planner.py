@@ -147,7 +147,8 @@ class Planner:
         plan, queues = Decisions([], [], [], [], None), self.queues
         for queue in self.waits.pop_expired(now_ns) if self.waits.held else ():
             self._on_queue_changed(queue)
-        if (overdue_ns := self._next_overdue_ns()) is not None and overdue_ns <= now_ns:
+        expires = self.policy.deadline_rule != "ignore"
+        if expires and queues.has_checks_due(now_ns):
             plan.refuse.extend(self.late_refusals.refuse_overdue(now_ns, cluster))
         shares = self._adopt_changes(now_ns, cluster)
         if not queues.count:
@@ -155,11 +156,8 @@ class Planner:
         elif shares:
             self._fill_shares(now_ns, shares, cluster, plan)
         retry_ns = self.loads.plan(now_ns, cluster, plan) if self.loads.models_missing else None
-        plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, self._next_overdue_ns())
+        plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, queues.next_overdue_ns() if expires else None)
         return plan
-
-    def _next_overdue_ns(self) -> int | None:
-        return self.queues.next_overdue_ns() if self.policy.deadline_rule != "ignore" else None
 
     def _next_wake_ns(self, now_ns: int, *wakes: int | None) -> int | None:
         """Return the earliest of `wakes`, of the times when shares want more work, and of the ends of waits."""
@@ -176,7 +174,9 @@ class Planner:
         if cluster.changes.shares:
             self._adopt_cluster_changes(now_ns, cluster)
         reexamined, self._reexamined = self._reexamined, {}
-        return reexamined | dict.fromkeys(self._wants_work.pop_up_to(now_ns), True)
+        for share in self._wants_work.pop_up_to(now_ns):
+            reexamined[share] = True
+        return reexamined
 
     def _adopt_cluster_changes(self, now_ns: int, cluster: Cluster) -> None:
         """Update what depends on changed shares, and examine these."""
@@ -207,20 +207,19 @@ class Planner:
         self.best_effort.discard_share(share)
         self.policy.on_share_lost(share)
 
-    def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Decisions) -> None:
+    def _fill_shares(self, now_ns: int, shares: dict[Share, bool], cluster: Cluster, plan: Decisions) -> None:
         """Give batches to shares by index. What a batch leaves behind may be a good batch for a later idle share."""
-        by_index = {share.index: share for share in shares}
-        order = list(by_index)
+        order = list(shares)
         heapq.heapify(order)
         ahead = look_ahead(now_ns, cluster.latency, self.settings, self.policy.just_in_time)
         while order:
-            index = heapq.heappop(order)
-            self._fill_share(now_ns, by_index[index], cluster, ahead, plan)
-            for share in [share for share in self._reexamined if share.index > index]:
-                del self._reexamined[share]
-                if share.index not in by_index:
-                    by_index[share.index] = share
-                    heapq.heappush(order, share.index)
+            share = heapq.heappop(order)
+            self._fill_share(now_ns, share, cluster, ahead, plan)
+            for later in [other for other in self._reexamined if share < other] if self._reexamined else ():
+                del self._reexamined[later]
+                if later not in shares:
+                    shares[later] = True
+                    heapq.heappush(order, later)
 
     def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, ahead: LookAhead, plan: Decisions) -> None:
         """Give batches to one share until it has work for the look-ahead."""

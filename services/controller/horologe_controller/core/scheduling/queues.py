@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from horologe_common.core.indexed_heap import COMPACT_ABOVE
 from horologe_controller.core.scheduling.client_order import ClientOrder
@@ -62,8 +62,7 @@ class ModelQueue:
     def __getitem__(self, index: int) -> Request:
         return self._requests[index]
 
-    def __hash__(self) -> int:
-        return id(self)  # compiled, a class with `__lt__` has no other hash
+    __hash__: ClassVar[Any] = object.__hash__  # compiled, a class with `__lt__` has no other hash
 
     def __lt__(self, other: ModelQueue) -> bool:
         return self.number < other.number
@@ -298,6 +297,10 @@ class RequestQueues:
         """Let `pop_overdue` return the request once `last_start_ns` has passed."""
         request.check_ns = check_ns = last_start_ns + 1
         heappush(self._checks, (check_ns, request.id, request))
+
+    def has_checks_due(self, now_ns: int) -> bool:
+        """Return whether `pop_overdue` may have something to return."""
+        return bool(self._checks) and self._checks[0][0] <= now_ns
 
     def next_overdue_ns(self) -> int | None:
         """Return when `pop_overdue` has something to return."""

@@ -35,37 +35,71 @@ ms at most (until a LOAD comes too late). With all of the budget, no model would
 far behind. With half of it, LOADs that help no request crowd out others."""
 
 
-class DeviceSlowness:
-    """Slowness of each share, cached: demand reads it for all shares of a model at every change.
+class ShareLoad:
+    """Demand that is allocated to a share, and the slowness of the share."""
 
-    A share is recomputed after something happened on it. All shares are recomputed once their values may have
-    expired, and every `ACTION_GRACE_NS` at least: within that time no action sent since can become overdue.
+    __slots__ = ("slowness", "total_ns")
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        """l_g."""
+        self.slowness = 1.0
+        """Recent durations as a multiple of the share's profiles, at least 1; infinity where it hangs (grey failure,
+        Clockwork section 7)."""
+
+
+class ShareLoads:
+    """Loads of the shares that have executed at least one action or held a model. Their slowness is cached.
+
+    The slowness of a share is recomputed after something happened on it. That of all shares is recomputed once the
+    values may have expired, and every `ACTION_GRACE_NS` at least: within that time no action sent since can become
+    overdue.
     """
 
     def __init__(self) -> None:
-        self.factors: dict[Share, float] = {}
-        """Share -> recent durations as a multiple of its profiles, at least 1; infinity where it hangs (grey failure,
-        Clockwork section 7)."""
-        self.changed: dict[Share, bool] = {}
-        """Shares to recompute at the next update."""
+        self.of: dict[Share, ShareLoad] = {}
+        self._changed: dict[Share, bool] = {}
+        """Shares whose slowness to recompute at the next update."""
         self._valid_until_ns = 0
 
+    def mark_share(self, share: Share) -> None:
+        """Recompute the share's slowness at the next update: something happened on it."""
+        if share not in self.of:
+            self.of[share] = ShareLoad()
+        self._changed[share] = True
+
     def discard_share(self, share: Share) -> None:
-        self.changed.pop(share, None)
-        self.factors.pop(share, None)
+        self._changed.pop(share, None)
+        self.of.pop(share, None)
 
     def update(self, now_ns: int) -> None:
-        """Recompute the shares that need it."""
+        """Recompute the slowness of the shares that need it."""
         if now_ns > self._valid_until_ns:
-            self.changed |= dict.fromkeys(self.factors, True)
+            self._changed |= dict.fromkeys(self.of, True)
             self._valid_until_ns = now_ns + ACTION_GRACE_NS
-        for share in self.changed:
+        for share in self._changed:
             if share.hangs(now_ns):  # until something happens on it
-                self.factors[share] = math.inf
+                self.of[share].slowness = math.inf
             else:
-                self.factors[share] = share.slowness(now_ns)
+                self.of[share].slowness = share.slowness(now_ns)
                 self._valid_until_ns = min(self._valid_until_ns, share.steady_until_ns())
-        self.changed.clear()
+        self._changed.clear()
+
+
+class ModelDemand:
+    """Demand for one model."""
+
+    __slots__ = ("budget_ns", "parts", "priority_ns", "total_ns")
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        """d_m."""
+        self.budget_ns = 0
+        """Budget of its last request; best-effort requests count only if there is no other."""
+        self.parts: list[tuple[ShareLoad, int]] = []
+        """a_m,g."""
+        self.priority_ns = 0
+        """p_m."""
 
 
 class Demand:
@@ -74,18 +108,10 @@ class Demand:
     def __init__(self, queues: RequestQueues, traffic: Traffic | None = None) -> None:
         """`traffic`: None if a model that loses requests counts like others."""
         self._traffic = traffic
-        self._slowness = DeviceSlowness()
+        self._loads = ShareLoads()
         self._queues = queues
-        self._total: dict[str, int] = {}
-        self._budget_ns: dict[str, int] = {}
-        """Model -> budget of its last request; best-effort requests count only if there is no other."""
-        self._parts: dict[str, dict[Share, int]] = {}
-        """Model -> share -> a_m,g."""
-        self._loads: dict[Share, int] = {}
-        """Share -> l_g, for shares that have executed at least one action or held a model."""
-        self._lost: list[Share] = []
-        """Lost shares. Their loads are dropped after the demand for their models was allocated again."""
-        self._priority: dict[str, int] = {}
+        self._models: dict[str, ModelDemand] = {}
+        """Models with demand. Those without are dropped by the next update."""
         self._positive: IndexedHeap[str, int] = IndexedHeap()
         """Models with a positive priority, by the first deadline."""
         self._counted: IndexedHeap[Request, int] = IndexedHeap()
@@ -100,15 +126,17 @@ class Demand:
         return len(self._counted)
 
     def __contains__(self, model: str) -> bool:
-        return model in self._total
+        demand = self._models.get(model)
+        return demand is not None and demand.total_ns > 0
 
     def add_request(self, request: Request, until_ns: int) -> None:
         """Count a request. A LOAD of its model has to begin by `until_ns` to help it."""
         model = request.model
-        self._total[model] = self._total.get(model, 0) + request.cost_ns
-        budget_ns = request.deadline_ns - request.arrival_ns
-        if not request.best_effort or model not in self._budget_ns:
-            self._budget_ns[model] = budget_ns
+        if (demand := self._models.get(model)) is None:
+            demand = self._models[model] = ModelDemand()
+        if not request.best_effort or not demand.total_ns:
+            demand.budget_ns = request.deadline_ns - request.arrival_ns
+        demand.total_ns += request.cost_ns
         self._stale[model] = True
         self._counted.push(request, until_ns)
 
@@ -126,40 +154,31 @@ class Demand:
             self.remove_requests([request])
 
     def _subtract_cost(self, model: str, cost_ns: int) -> None:
-        rest_ns = self._total[model] - cost_ns
-        if rest_ns > 0:
-            self._total[model] = rest_ns
-        else:
-            del self._total[model], self._budget_ns[model]
+        self._models[model].total_ns -= cost_ns
         self._stale[model] = True
 
     def mark_model(self, model: str) -> None:
         """Allocate the model's demand again: its residency or its first deadline has changed."""
-        if model in self._total or model in self._parts:
+        if model in self._models:
             self._stale[model] = True
 
     def mark_shares(self, shares: dict[Share, bool]) -> None:
         """Recompute these shares at the next update: something happened on them."""
         for share in shares:
-            self._loads.setdefault(share, 0)
-        self._slowness.changed |= shares
+            self._loads.mark_share(share)
 
     def discard_share(self, share: Share) -> None:
-        self._slowness.discard_share(share)
-        if share in self._loads:
-            self._lost.append(share)
+        self._loads.discard_share(share)
 
     def update(self, now_ns: int, residency: ModelResidency) -> None:
         """Bring allocations and priorities up to date."""
-        self._slowness.update(now_ns)
+        self._loads.update(now_ns)
         for request in self._counted.pop_up_to(now_ns - 1):
             self._subtract_cost(request.model, request.cost_ns)
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:
                 self._allocate(now_ns, model, residency)
-        while self._lost:
-            self._loads.pop(self._lost.pop(), None)
 
     def most_urgent(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
         """Return the served model with the earliest deadline that the share can load."""
@@ -198,31 +217,30 @@ class Demand:
 
     def load_ns(self, share: Share) -> int:
         """Return l_g: the demand allocated to the share."""
-        return self._loads.get(share, 0)
+        load = self._loads.of.get(share)
+        return 0 if load is None else load.total_ns
 
     def _allocate(self, now_ns: int, model: str, residency: ModelResidency) -> None:
         """Divide a_m,g in inverse proportion to l_g, then compute p_m."""
-        loads = self._loads
-        for share, part_ns in self._parts.pop(model, {}).items():
-            loads[share] -= part_ns
-        total_ns = self._total.get(model, 0)
+        demand = self._models[model]
+        for load, part_ns in demand.parts:
+            load.total_ns -= part_ns
         shares = residency.shares_of.get(model)
-        if not total_ns:
-            self._priority.pop(model, None)
+        if not demand.total_ns:
+            del self._models[model]
             self._positive.remove(model)
-            self._relieved.update(dict.fromkeys(shares or (), True))
+            self._relieved |= shares or {}
             return
-        priority_ns = total_ns
-        if shares:
+        priority_ns = demand.total_ns
+        demand.parts = _divide(priority_ns, [self._loads.of[share] for share in shares]) if shares else []
+        if demand.parts:
             lost = 0.0 if self._traffic is None else self._traffic.excess_losses(now_ns, model)
-            capacity_ns = round(CAPACITY_PART * self._budget_ns[model] / (1.0 + lost))
-            alone = len(shares) == 1
-            parts = self._parts[model] = dict.fromkeys(shares, total_ns) if alone else _divide(total_ns, shares, loads)
-            slowness = self._slowness.factors
-            for share, part_ns in parts.items():
-                loads[share] = load_ns = loads[share] + part_ns
-                priority_ns -= part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
-        self._priority[model] = priority_ns
+            capacity_ns = round(CAPACITY_PART * demand.budget_ns / (1.0 + lost))
+            for load, part_ns in demand.parts:
+                load.total_ns += part_ns
+                share_ns = capacity_ns if load.slowness == 1.0 else round(capacity_ns / load.slowness)
+                priority_ns -= part_ns * share_ns // (load.total_ns or 1)
+        demand.priority_ns = priority_ns
         if priority_ns > 0:
             deadline_ns = self._queues.first_deadline_ns(model)
             if self._positive.priority(model) != deadline_ns:
@@ -233,22 +251,22 @@ class Demand:
     def check(self) -> None:
         """Assert that allocations add up to demands and to loads, and that requests that left are not counted."""
         self._counted.check()
-        by_share: dict[Share, int] = {}
-        for model, parts in self._parts.items():
-            if model not in self._stale:
-                assert sum(parts.values()) == self._total[model]
-            for share, part_ns in parts.items():
-                by_share[share] = by_share.get(share, 0) + part_ns
-        assert {share: load for share, load in self._loads.items() if load} == {
-            share: load for share, load in by_share.items() if load
-        }
-        assert set(self._positive) == {model for model, priority in self._priority.items() if priority > 0}
+        allocated: dict[ShareLoad, int] = {}
+        for model, demand in self._models.items():
+            if demand.parts and model not in self._stale:
+                assert sum([part_ns for _, part_ns in demand.parts]) == demand.total_ns
+            for load, part_ns in demand.parts:
+                allocated[load] = allocated.get(load, 0) + part_ns
+        assert all(load.total_ns == allocated.get(load, 0) for load in (*self._loads.of.values(), *allocated))
+        assert set(self._positive) == {model for model, demand in self._models.items() if demand.priority_ns > 0}
 
 
-def _divide(total_ns: int, shares: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:
+def _divide(total_ns: int, loads: Sequence[ShareLoad]) -> list[tuple[ShareLoad, int]]:
     """Divide the total, in whole ns, in inverse proportion to the loads."""
-    weights = [1 / (1 + loads[share]) for share in shares]
+    if len(loads) == 1:
+        return [(loads[0], total_ns)]
+    weights = [1 / (1 + load.total_ns) for load in loads]
     scale = total_ns / sum(weights, 0.0)
     parts = [int(scale * weight) for weight in weights]
     parts[-1] += total_ns - sum(parts)
-    return dict(zip(shares, parts, strict=True))
+    return list(zip(loads, parts, strict=True))
