@@ -233,13 +233,13 @@ class RequestLifecycle:
 
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
-        failed, retried = {row.id: row.status for row in result.rows}, []
+        failed, batch_status, retried = {row.id: row.status for row in result.rows}, result.status, []
         for row, request in enumerate(action.requests):
             if request.action_id != action.id:  # finished already, or planned again because the action was overdue
-                if result.status == Status.CANCELLED:
+                if batch_status == Status.CANCELLED:
                     request.withdraw_attempt()
                 continue
-            status = failed.get(row, result.status)
+            status = failed.get(row, batch_status)
             if status == Status.LOST and request.step is not None:
                 self._finish(request, Status.LOST, result.reason)
                 continue

@@ -36,7 +36,9 @@ class LoadPlanner:
 
         A LOAD does not help requests that only one share may run.
         """
-        for request in [request for request in requests if request.share is None]:
+        for request in requests:
+            if request.share is not None:
+                continue
             last_start_ns = request.deadline_ns - exec_ns
             helped_until_ns = last_start_ns - load_ns - self._wait_ns
             self.demand.add_request(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)
