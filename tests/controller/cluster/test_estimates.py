@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_common.clock import ms, s, us
+from horologe_common.clock import NEVER_NS, ms, s, us
 from horologe_common.core.instruments import AGE_NS, RollingQuantile
 from horologe_controller.core.cluster.dynamic_pace import PACE_AGE_NS, PACE_BATCHES, DynamicPace
-from horologe_controller.core.cluster.estimates import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate, ShareTrials
+from horologe_controller.core.cluster.estimates import (
+    PROFILE_PART,
+    STALLS_IN_A_ROW,
+    TRIAL_EXECS,
+    TRIAL_NS,
+    Estimate,
+    ShareTrials,
+    new_pace,
+)
 from horologe_controller.core.cluster.lane import MessageLatency
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
@@ -70,11 +78,45 @@ def test_a_failed_trial_is_not_repeated_at_once_nor_if_most_actions_are_slow() -
     )
 
 
-def test_a_single_measurement_that_was_slow_is_tried_against_the_profile() -> None:
+def test_a_single_slow_measurement_falls_back_to_the_profile_and_a_second_one_counts() -> None:
     estimate = an_estimate(SLOW_NS)
-    at_ns = first_trial_ns(estimate)
-    assert at_ns == TRIAL_EXECS * SLOW_NS
-    assert estimate.predict(at_ns, 1) < BUDGET_NS
+    assert estimate.predict(1, 1) == estimate.typical(1, 1) == FAST_NS
+    estimate.observe(1, 1, SLOW_NS)
+    assert estimate.predict(2, 1) == SLOW_NS
+
+
+def test_a_slow_measurement_among_a_few_falls_back_to_the_others() -> None:
+    assert an_estimate(ms(7), ms(6), SLOW_NS).predict(1, 1) == ms(7)
+    assert an_estimate(ms(7), SLOW_NS, ms(6), SLOW_NS).predict(1, 1) == SLOW_NS
+    assert an_estimate(*[FAST_NS] * 9, SLOW_NS).predict(AGE_NS + 1, 1) == FAST_NS, "the others are too old"
+
+
+def test_the_first_measurement_of_a_model_without_a_measured_profile_counts() -> None:
+    pace = new_pace(NEVER_NS)
+    estimate = Estimate({0: ms(4), 1: FAST_NS, 2: ms(9)}, pace, first_run_ns=s(30))
+    estimate.observe(0, 1, SLOW_NS)
+    assert estimate.predict(1, 1) == SLOW_NS
+    assert estimate.predict(1, 2) == SLOW_NS * 9 // 5
+
+
+def test_a_single_slow_exec_does_not_slow_the_other_models_of_a_share() -> None:
+    pace = new_pace()
+    first, second = (Estimate({0: ms(4), 1: FAST_NS}, pace) for _ in range(2))
+    first.observe(0, 1, SLOW_NS)
+    assert second.predict(1, 1) == FAST_NS
+    first.observe(1, 1, SLOW_NS)
+    assert second.predict(2, 1) == SLOW_NS
+
+
+def test_slow_batches_that_a_stall_explains_do_not_count_unless_there_are_many_in_a_row() -> None:
+    estimate = an_estimate(FAST_NS, FAST_NS)
+    for _ in range(STALLS_IN_A_ROW):
+        assert not estimate.observe(1, 1, SLOW_NS, stalled=True)
+    assert estimate.observe(1, 1, FAST_NS, stalled=True), "as long as predicted"
+    for _ in range(STALLS_IN_A_ROW):
+        assert not estimate.observe(1, 1, SLOW_NS, stalled=True)
+    assert estimate.predict(2, 1) == FAST_NS
+    assert [estimate.observe(2, 1, SLOW_NS, stalled=True) for _ in range(2)] == [True, False]
 
 
 def test_a_profile_that_refuses_everything_is_tried_now_and_then() -> None:

@@ -101,13 +101,13 @@ def test_measurements_of_the_old_content_are_dropped_even_if_the_profile_is_equa
     controller = with_old_content(resident=())
     submit(controller, 1)
     [load] = sent(controller, Load)
-    controller.handle(ms(50), WORKER, Result(load.action_id, Status.OK, 0, ms(50)), ())
+    controller.handle(ms(20), WORKER, Result(load.action_id, Status.OK, 0, ms(20)), ())
     [share] = controller.cluster.shares()
-    assert share.predict(ms(50), MODEL, LOAD_SIZE) == ms(50)
+    assert share.predict(ms(20), MODEL, LOAD_SIZE) == ms(20)
     report_content(controller, OLD)
-    assert share.predict(ms(50), MODEL, LOAD_SIZE) == ms(50)
+    assert share.predict(ms(20), MODEL, LOAD_SIZE) == ms(20)
     report_content(controller, NEW)
-    assert share.predict(ms(50), MODEL, LOAD_SIZE) == ms(5)
+    assert share.predict(ms(20), MODEL, LOAD_SIZE) == ms(5)
 
 
 def test_distributions_belong_to_a_content() -> None:

@@ -7,11 +7,12 @@ import signal
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from fakes.proxy import Proxy
 from harness.http_calls import send_http
-from harness.model_folders import an_emulated_model
+from harness.model_folders import SIGNATURE, a_folder, an_emulated_model
 from harness.offered_load import (
     GRACE_MS,
     SETTLE_S,
@@ -27,6 +28,7 @@ from harness.running_services import RunningServices
 from harness.waiting import until
 from horologe import AsyncClient
 from horologe_cli.local.ports import free_port
+from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +42,8 @@ STALL_S = 1.6
 def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServices]:
     folder = tmp_path_factory.mktemp("h")
     an_emulated_model(folder / "models")
+    times = "[emulated]\nexec_ms = { 1 = 50.0, 2 = 60.0 }\nload_ms = 3\n"
+    a_folder(folder / "models", "slow", SIGNATURE + times)
     with RunningServices(folder, f"frontend.grace_ns={GRACE_MS}ms", workers=2, split=request.param) as system:
         yield system
 
@@ -138,6 +142,38 @@ def test_every_request_is_answered_if_a_worker_stops(system: RunningServices) ->
         system.kill("worker-0", signal.SIGCONT)
 
     assert run_under_load(system.endpoint, stop_worker, 100, 2).counts()["OK"] > 0
+
+
+def test_nothing_is_refused_once_stopped_workers_are_back(system: RunningServices) -> None:
+    """Both workers are stopped for 0.8 s while they execute. An execution that took 0.8 s says nothing of the next."""
+    x, workers = np.zeros((1, 4), np.float32), ("worker-0", "worker-1")
+    counts: Counter[str] = Counter()
+
+    async def scenario() -> None:
+        async with AsyncClient(system.endpoint, grace_ms=GRACE_MS) as client:
+            await wait_for_service(client, START_S)
+            await client.predict("slow", x, slo_ms=SETTLE_S * 1000)
+            running = []
+            for _ in workers:
+                running.append(asyncio.ensure_future(client.predict("slow", x, slo_ms=SETTLE_S * 1000)))
+                await asyncio.sleep(0.015)
+            for worker in workers:
+                system.kill(worker, signal.SIGSTOP)
+            await asyncio.sleep(0.8)
+            for worker in workers:
+                system.kill(worker, signal.SIGCONT)
+            await asyncio.gather(*running)
+            await asyncio.sleep(0.2)
+            for _ in range(12):
+                try:
+                    await client.predict("slow", x, slo_ms=300)
+                    counts["OK"] += 1
+                except HorologeError as error:
+                    counts[error.status.name] += 1
+
+    asyncio.run(scenario())
+    assert counts["REFUSED"] == 0, counts
+    assert counts["OK"] > 0
 
 
 @pytest.fixture

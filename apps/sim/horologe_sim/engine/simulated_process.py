@@ -54,6 +54,8 @@ class Process:
         """End of the current turn in the world's time: a message that arrives before is handled in the next turn."""
         self.turn_pending = False
         """True if a turn is scheduled for `free_ns`."""
+        self._held: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
+        """Calls that were due while the process stalled."""
         self._hosting = CoreHost((), self._clock, self, raise_fault)
         self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
         self._timer: int | None = None
@@ -91,7 +93,10 @@ class Process:
         self.receive([(to, sender, message, buffers)])
 
     def schedule(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
-        """Schedule `call` at `at_ns` of this process's clock. It is skipped if this incarnation has ended by then."""
+        """Schedule `call` at `at_ns` of this process's clock, or at the end of a stall.
+
+        It is skipped if this incarnation has ended by then.
+        """
         return self.world.events.schedule(at_ns - self.clock_ns, self._call, self.incarnation, call, args)
 
     def start(self) -> None:
@@ -139,6 +144,9 @@ class Process:
     def resume(self) -> None:
         """End a stall."""
         self.stalled = False
+        held, self._held = self._held, []
+        for due in held:
+            self._call(*due)
         if self.alive:
             self.world.schedule_turn(self)
 
@@ -182,7 +190,9 @@ class Process:
         self.world.schedule_turn(self)
 
     def _call(self, incarnation: int, call: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self.alive and incarnation == self.incarnation:
+        if self.stalled:
+            self._held.append((incarnation, call, args))
+        elif self.alive and incarnation == self.incarnation:
             call(*args)
 
     def _check_progress(self, progressed: bool) -> None:

@@ -14,7 +14,7 @@ from horologe_sim.engine.simulated_device import LaneInTime, SimulatedDevice
 from horologe_sim.engine.traceable_inputs import outputs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_gpu_worker.core.stream_step import Step
@@ -86,8 +86,12 @@ class WorkerDevice(SimulatedDevice):
         key = share, "load" if name in ON_LOAD_LANE else name
         in_time = self._lanes_in_time.get(key)
         if in_time is None:
-            in_time = self._lanes_in_time[key] = LaneInTime(self._begin, self._expire, self.process.schedule)
+            in_time = self._lanes_in_time[key] = LaneInTime(self._begin, self._expire, self._schedule_lane)
         return in_time
+
+    def _schedule_lane(self, at_ns: int, resume: Callable[[int], None], _: int) -> None:
+        """Resume a lane at `at_ns`, or at the end of a stall."""
+        self.process.schedule(at_ns, lambda: resume(self.process.now_ns))
 
     def _expire(self, now_ns: int, late: Operation) -> None:
         self._report(not_run(late, Status.TOO_LATE, now_ns))
@@ -120,6 +124,8 @@ class WorkerDevice(SimulatedDevice):
         return NEVER_NS
 
     def _on_done(self, todo: Operation, begun: Finished) -> None:
+        if (now_ns := self.process.now_ns) > begun.end_ns:  # the process stalled meanwhile
+            begun = msgspec.structs.replace(begun, end_ns=now_ns, device_ns=now_ns - begun.begin_ns)
         match todo.lane:
             case "load":
                 self.loaded[todo.share, todo.model] = self.models[todo.model].report.spec.content_hash

@@ -49,12 +49,16 @@ class RollingQuantile:
     The default is the second largest of ten (p90): one stalled action among ten does not change the estimate.
     """
 
-    def __init__(self, window: int = WINDOW, age_ns: int = AGE_NS, quantile: float = 0.9) -> None:
+    def __init__(
+        self, window: int = WINDOW, age_ns: int = AGE_NS, quantile: float = 0.9, alone_max: int = NEVER_NS
+    ) -> None:
+        """Create an empty record. A single measurement above `alone_max` has no high quantile until a second comes."""
         self._samples: deque[tuple[int, int]] = deque()
         self._ordered: list[int] = []
         self._window = window
         self._age_ns = age_ns
         self._high_indices = _quantile_indices(window, quantile)
+        self._alone_max = alone_max
         self.valid_until_ns = NEVER_NS
         """Time until which the last result of `high_quantile` is valid if nothing is measured. It is read more often
         than measurements arrive."""
@@ -75,6 +79,8 @@ class RollingQuantile:
             self._drop_old(now_ns)
             ordered, samples = self._ordered, self._samples
             self._high = ordered[self._high_indices[len(ordered)]] if ordered else None
+            if len(ordered) == 1 and ordered[0] > self._alone_max:
+                self._high = None
             self.valid_until_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
         return self._high
 
@@ -99,6 +105,15 @@ class RollingQuantile:
         count = len(ordered)
         until_ns = self._samples[0][0] + self._age_ns
         return until_ns, ordered[self._high_indices[count]], ordered[(count - 1) // 2]
+
+    def second_largest(self) -> int | None:
+        """Return the largest measurement but one, or None with fewer than two. Old ones count until they are read."""
+        return self._ordered[-2] if len(self._ordered) > 1 else None
+
+    def recent(self, now_ns: int) -> list[int]:
+        """Return the measurements, the oldest first."""
+        self._drop_old(now_ns)
+        return [value for _, value in self._samples]
 
     def clear(self) -> None:
         """Drop all values."""

@@ -43,6 +43,7 @@ from horologe_controller.core.cluster.handover import Handovers
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.report_checks import failed_result
 from horologe_controller.core.cluster.share import LoadBackoff
+from horologe_controller.core.cluster.stalls import STALL_NS
 from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
@@ -152,17 +153,25 @@ class Controller:
         self._adopt_model_changes(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
-            self._ping_ns = now_ns + PING_NS
+            self._ping_workers(now_ns)
             self._activity.end_lease(now_ns)
             requests, cancels = self._actions.find_overdue(now_ns)
             self._requests.retry_requests(now_ns, requests, Status.LATE)
             self.out.extend(cancels)
-            self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         if (due_ns := self._events.due_ns) is not None and now_ns >= due_ns:
             self.out.extend(self._events.pop_events(now_ns, self.cluster))
         while (plan := self._plan(now_ns)).replan:
             pass
         self._wake_ns = plan.wake_ns
+
+    def _ping_workers(self, now_ns: int) -> None:
+        """Ping all workers. A turn long after its timer shows that this process stalled."""
+        for address, worker in self.cluster.workers.items():
+            if now_ns - self._ping_ns > STALL_NS:
+                worker.stalls.mark_stall(now_ns)
+            worker.stalls.on_ping(now_ns)
+            self.out.append(Out(address, Ping(now_ns)))
+        self._ping_ns = now_ns + PING_NS
 
     def _adopt_model_changes(self, now_ns: int) -> None:
         """Unload what lost its requests and what shares cannot run, and requeue the requests of revised models."""
@@ -240,10 +249,12 @@ class Controller:
         if self._activity.active:
             self._activity.record_action(action, took_ns, end_ns, result.status)
         ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
+        stalls = self.cluster.workers[action.share.worker].stalls
+        stalled = now_ns - self._ping_ns > STALL_NS or stalls.happened_since(now_ns, action.sent_ns)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
             steady = action.model not in self.cluster.distributions
-            estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)
-            if not steady:
+            counted = estimate.observe(now_ns, action.batch_size, took_ns, steady=steady, stalled=stalled)
+            if counted and not steady:
                 observe_batch(now_ns, self.cluster, action, took_ns)
         if action.kind == "load":
             action.share.finish_load(action.model, ok=ok)
@@ -255,7 +266,8 @@ class Controller:
                 self._load_backoff.record_refusal(now_ns, action.share, action.model, self.cluster)
             return
         if ok:
-            self.cluster.latency.observe(now_ns, action, end_ns - took_ns, end_ns)
+            if not stalled:
+                self.cluster.latency.observe(now_ns, action, end_ns - took_ns, end_ns)
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
             if self._events.active and (slo_ns := self.cluster.planned.slo_ns(action.model)):

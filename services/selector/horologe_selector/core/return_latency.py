@@ -44,18 +44,20 @@ class ReturnLatency:
         self._recent: dict[str, RollingQuantile] = {}
         self._answered_ns: dict[str, int] = {}
         """Time of the last ping that each peer has answered. A Pong that comes twice counts once."""
+        self._received_ns: dict[str, int] = {}
+        """Time of the last Pong of each peer."""
         self._reserved_ns = 0
         """Return latency that the controller reserves."""
         self._next_ns = 0
 
     def add_peer(self, address: str) -> None:
         if role(address) in PATH_ROLES:
-            self._recent[address] = RollingQuantile(PATH_WINDOW, PATH_AGE_NS, 0.5)
+            self._recent[address] = RollingQuantile(PATH_WINDOW, PATH_AGE_NS, 0.5, PING_INTERVAL_NS)
         if role(address) == "frontend":
             self._round_trips[address] = RollingQuantile(WINDOW, s(60), 0.99)
 
     def remove_peer(self, address: str) -> None:
-        for table in (self._recent, self._round_trips, self._answered_ns, self.path_ns):
+        for table in (self._recent, self._round_trips, self._answered_ns, self._received_ns, self.path_ns):
             table.pop(address, None)
 
     def frontends(self) -> Iterable[str]:
@@ -65,6 +67,9 @@ class ReturnLatency:
         if peer not in self._recent or pong.sent_ns <= self._answered_ns.get(peer, -1):
             return
         self._answered_ns[peer] = pong.sent_ns
+        received_ns, self._received_ns[peer] = self._received_ns.get(peer, -PING_INTERVAL_NS), now_ns
+        if now_ns - received_ns < PING_INTERVAL_NS // 2:
+            return  # these have waited for the end of the same stall as the first one
         for table in (self._recent, self._round_trips):
             if round_trips := table.get(peer):
                 round_trips.observe(now_ns, now_ns - pong.sent_ns)

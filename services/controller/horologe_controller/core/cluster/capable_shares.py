@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import NEVER_NS
 from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, LOAD_SIZE, Estimate, ModelProfiles, new_pace
 from horologe_controller.core.cluster.share_reports import begin_standby, end_standby
 
@@ -34,7 +35,7 @@ class CapableShares:
             end_standby(share, model)
             seed = self.profiles.add_profile(model, self._planned.adjust_profile(share, model, profile))
             # The pace of a share is relative to measured profiles.
-            pace = share.pace if profile.measured else new_pace()
+            pace = share.pace if profile.measured else new_pace(NEVER_NS)
             slack_ns = 0 if profile.measured else FIRST_RUN_NS
             self._add_share(share, model, Estimate(seed, pace, content_hash, share.trials, slack_ns))
         elif profile is not None and self._planned.stands_by(share, model):

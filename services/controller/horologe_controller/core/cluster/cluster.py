@@ -14,6 +14,7 @@ from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.cluster.share_reports import adopt_pages, adopt_report
+from horologe_controller.core.cluster.stalls import Stalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,6 +40,7 @@ class WorkerMirror:
         self.last_register = 0
         """Number of its last Register."""
         self.clock = ClockOffset()
+        self.stalls = Stalls()
         self.shares: dict[int, Share] = {}
         self.models: dict[str, WorkerModel] = {}
         """Model key -> (spec, profile, reason, note). Without a profile the worker cannot serve it, for the reason."""
@@ -195,6 +197,7 @@ class Cluster:
         if not worker.reachable:
             self._mark_worker(worker)
         worker.clock.observe(sent_ns, peer_ns, received_ns)
+        worker.stalls.on_pong(received_ns, sent_ns, 2 * worker.clock.error_ns)
 
     def drain_worker(self, worker: WorkerMirror) -> None:
         """Plan nothing more for the worker. Its pending actions go on."""

@@ -1,5 +1,9 @@
 """Predicted durations of a model on a share: recent measurements, or the profile where there are none.
 
+One stall is not a model's time. A single outlier counts only among ten measurements, whose second largest decides; with
+fewer, only a second slow batch shows that the model has become slow. An outlier that a stall of the worker explains
+does not count at all.
+
 A prediction that is too long refuses requests, and refused requests are not measured. So where a prediction has
 refused all requests of a budget for a while, one request is admitted as a trial (`Estimate.allow_trial`).
 """
@@ -10,7 +14,7 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s, us
-from horologe_common.core.instruments import RollingQuantile
+from horologe_common.core.instruments import WINDOW, RollingQuantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -43,6 +47,14 @@ FIRST_RUN_NS = s(30)
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
 ENOUGH = 3
 """Measurements needed to trust their median. With fewer, the only one may be an outlier."""
+OUTLIER = 2
+"""A batch during which the worker stalled does not count if it took more than this multiple of the prediction."""
+ALONE = 5
+"""A single batch does not count if it took more than this multiple of the next largest measurement, or of the profile.
+With a smaller multiple a device that has become slow, by 3 to 5 times in the tournament's workloads, shows one batch
+later."""
+STALLS_IN_A_ROW = 3
+"""Outliers in a row that stalls can explain. The next one counts: a model that blocks its worker looks like stalls."""
 
 
 class TrialState:
@@ -57,9 +69,12 @@ class TrialState:
         self.within_ns = within_ns
 
 
-def new_pace() -> RollingQuantile:
-    """Return an empty record of recent durations of EXECs in thousandths of their profiles. Its median is the pace."""
-    return RollingQuantile(age_ns=s(10), quantile=0.5)
+def new_pace(alone_max: int = 1000 * ALONE) -> RollingQuantile:
+    """Return an empty record of recent durations of EXECs in thousandths of their profiles. Its median is the pace.
+
+    `alone_max`: the most that a single EXEC counts for. A single stall would refuse the requests of all models.
+    """
+    return RollingQuantile(age_ns=s(10), quantile=0.5, alone_max=alone_max)
 
 
 class ShareTrials:
@@ -79,6 +94,7 @@ class Estimate:
 
     __slots__ = (
         "_current",
+        "_explained",
         "_faster",
         "_first_run_ns",
         "_measured",
@@ -110,24 +126,35 @@ class Estimate:
         self._faster = 0, 0
         """(valid until, slowest size in thousandths of its profile) while all sizes are faster than profiled."""
         self._trials: dict[int, TrialState] = {}
+        self._explained = 0
+        """Outliers in a row that a stall has explained."""
 
-    def observe(self, now_ns: int, size: int, took_ns: int, *, steady: bool = True) -> None:
-        """Add a measurement. `steady`: the model's durations do not depend on the input, so it counts for the pace."""
+    def observe(self, now_ns: int, size: int, took_ns: int, *, steady: bool = True, stalled: bool = False) -> bool:
+        """Add a measurement, and return True; False for an outlier that a stall explains.
+
+        `steady`: the model's durations do not depend on the input, so it counts for the pace. `stalled`: the worker or
+        the controller has stalled since the action was sent.
+        """
         seed_ns = self.seed_ns.get(size)
         if seed_ns is None:
-            return
+            return True
+        if stalled and took_ns > OUTLIER * self.predict(now_ns, size) and self._explained < STALLS_IN_A_ROW:
+            self._explained += 1
+            return False
+        self._explained = 0
         measured = self._measured.get(size)
         if measured is None:
             measured = self._measured[size] = RollingQuantile()
         if self._trials:
             self._finish_trial(now_ns, size, took_ns)
         measured.observe(now_ns, took_ns)
-        self._current[size] = measured.summary(now_ns)
+        self._current[size] = self._summarize(now_ns, size, measured)
         if size and steady:  # LOAD says nothing about EXEC
             permille = 1000 * took_ns // (seed_ns or 1)
             self._pace.observe(now_ns, permille)
             if permille < 1000 or self._faster[1]:
                 self._compare_with_profile(now_ns)
+        return True
 
     def predict(self, now_ns: int, size: int) -> int:
         """Return a high quantile of a batch's duration. Sizes not run recently follow the profile and the pace."""
@@ -188,12 +215,29 @@ class Estimate:
     def _renew_summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
         """Drop old measurements. Return the summary of those that are left, else of the scaled profile."""
         if (measured := self._measured.get(size)) is not None:
-            current = self._current[size] = measured.summary(now_ns)
+            current = self._current[size] = self._summarize(now_ns, size, measured)
             if current[0]:
                 return current
             del self._measured[size], self._current[size]  # all measurements are too old
         seed_ns = self._profiled(now_ns, size)
         return 0, seed_ns, seed_ns
+
+    def _summarize(self, now_ns: int, size: int, measured: RollingQuantile) -> tuple[int, int, int]:
+        """Return the summary of the measurements. With fewer than ten, a single outlier does not count.
+
+        The profile takes the place of a measurement that is alone. The first one of a model without a measured profile
+        counts: its prediction was a guess.
+        """
+        until_ns, high_ns, median_ns = measured.summary(now_ns)
+        if not until_ns or measured.count >= WINDOW:
+            return until_ns, high_ns, median_ns
+        usual_ns = measured.second_largest()
+        if usual_ns is None:
+            is_first = self._first_run_ns and self._pace.high_quantile(now_ns) is None
+            usual_ns = high_ns if is_first else self._profiled(now_ns, size)
+        if high_ns > ALONE * usual_ns:
+            return until_ns, usual_ns, min(median_ns, usual_ns)
+        return until_ns, high_ns, median_ns
 
     def _profiled(self, now_ns: int, size: int) -> int:
         """Return the profile's duration, scaled by the share's pace if it is slow, or the model's if that is faster."""

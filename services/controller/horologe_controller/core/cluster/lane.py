@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from horologe_common.clock import NEVER_NS, ms, s, us
 from horologe_common.core.instruments import RollingQuantile
+from horologe_controller.core.cluster.stalls import STALL_NS
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
@@ -119,7 +120,9 @@ class MessageLatency:
         self.return_ns = self.returns.low_quantile(now_ns) or 0
         if action.promised_ns - action.expected_ns <= action.sent_ns + self.dispatch_ns:
             self._dispatches.observe(now_ns, max(0, began_ns - action.sent_ns))
-            self.dispatch_ns = self._dispatches.low_quantile(now_ns) or 0
+            dispatch_ns = self._dispatches.low_quantile(now_ns) or 0
+            if dispatch_ns <= STALL_NS or self._dispatches.count > 1:  # else it is one that met a stall
+                self.dispatch_ns = dispatch_ns
 
 
 class LookAhead:
