@@ -10,21 +10,26 @@ import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.recording.recording_file import Ticked, read_segments
 from horologe_common.status import Status
 from horologe_common.wire import Answer
 from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.explaining.recorded_requests import find_requests
-from horologe_sim.explaining.request_explanation import explain
+from horologe_sim.explaining.request_explanation import Explanation, explain
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from horologe_sim.scenario.workload import LoadPhase
 from sim.sim_builders import a_scenario, an_entry, poisson, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+EXPLAINED = 6
 
 
 def answers(path: Path, status: Status) -> Iterator[tuple[str, Answer]]:
@@ -103,6 +108,79 @@ def test_a_late_request_names_the_deviation_from_the_plan(tmp_path: Path) -> Non
     assert all("LATE" in explanation.verdict for explanation in explained)
     assert any("its batch took 10.000 ms longer than predicted" in explanation.verdict for explanation in explained)
     assert any("Batches before it as fast as predicted." in explanation.remedies for explanation in explained)
+
+
+def explanations(path: Path, status: Status) -> list[tuple[Any, Explanation]]:
+    """Return the last requests that ended with this status, with their explanations. No time in these is negative."""
+    requests = [the_request(path, client, answer.id) for client, answer in list(answers(path, status))[-EXPLAINED:]]
+    explained = [(request, explain(request)) for request in requests]
+    for request, explanation in explained:
+        assert " -" not in explanation.verdict
+        assert all(part.took_ns >= 0 for part in explanation.parts)
+        assert sum(part.took_ns for part in explanation.parts) == request.answered_ns - request.arrived_ns
+    return explained
+
+
+def test_an_execution_that_outlasts_the_answer_is_counted_to_its_end(tmp_path: Path) -> None:
+    """The frontend's timer answers LATE soon after the deadline, and the execution ends 180 ms after it or later."""
+    scenario = a_scenario(
+        an_entry("m", slo_ns=ms(20)),
+        load=[poisson(20)],
+        duration_ns=ms(800),
+        faults=(Fault(ms(300), "worker/0", "slow", factor=100.0),),
+    )
+    path = recorded(tmp_path, SimulatedCluster(scenario))
+    explained = explanations(path, Status.LATE)
+    assert explained
+    for request, explanation in explained:
+        (submit,) = request.submits
+        late = f"{(submit.attempts[-1].end_ns - submit.deadline_ns) / 1e6:.3f} ms"
+        assert f"without outputs; its execution ended {late} after" in explanation.verdict
+        assert explanation.remedies[0] == f"A deadline {late} later."
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (Fault(ms(310), "worker/0", restart_ns=0), "worker/0 disconnected"),
+        (Fault(ms(310), "worker/0", "stall", for_ns=ms(900)), "worker/0 hung"),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_a_worker_that_is_lost_or_hangs_is_named(tmp_path: Path, fault: Fault, cause: str) -> None:
+    model = an_entry("m", {1: 40.0}, slo_ns=ms(600))
+    even = LoadPhase("even", rate=20)
+    path = recorded(tmp_path, SimulatedCluster(a_scenario(model, load=[even], duration_ns=ms(400), faults=(fault,))))
+    failed = [pair for status in (Status.LOST, Status.LATE, Status.REFUSED) for pair in explanations(path, status)]
+    verdicts = [explanation.verdict for _, explanation in failed]
+    assert any(cause in verdict for verdict in verdicts), verdicts
+    assert any(f"and {cause}" in line for _, explanation in failed for line in explanation.ahead)
+
+
+def test_a_cold_start_shows_its_load_and_the_evicted_models(tmp_path: Path) -> None:
+    scenario = a_scenario(
+        an_entry("m", count=4, load_ms=30.0, slo_ns=ms(200)),
+        load=[poisson(15)],
+        worker=WorkerSettings(pages_bytes=2 << 24),
+        duration_ns=s(2),
+    )
+    path = recorded(tmp_path, SimulatedCluster(scenario))
+    cold = [(request, one) for request, one in explanations(path, Status.OK) if not request.submits[0].resident]
+    assert cold
+    assert all(request.submits[0].load.model == request.submits[0].model for request, _ in cold)
+    for request, explanation in cold:
+        load, ahead = request.submits[0].load, " ".join(explanation.ahead)
+        assert "Its LOAD on worker/0, share 0, was predicted to take 30.000 ms" in ahead
+        assert "loading its model" in [part.name for part in explanation.parts]
+        assert all(f"{model} had been evicted" in ahead for model in load.evicted[-1:])
+    assert any(request.submits[0].load.evicted for request, _ in cold)
+
+
+def test_the_measurements_of_a_prediction_are_named(overloaded: Path) -> None:
+    (to, answer), *_, (last_to, last_answer) = answers(overloaded, Status.OK)
+    first, last = (explain(the_request(overloaded, *who)).ahead for who in ((to, answer.id), (last_to, last_answer.id)))
+    assert any("predicted 2.000 ms by the profile, took" in line for line in first), first
+    assert any(" by the last " in line for line in last), last
 
 
 def test_recordings_that_overlap_contain_a_request_once(tmp_path: Path) -> None:

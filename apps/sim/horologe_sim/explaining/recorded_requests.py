@@ -7,11 +7,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.hosting import CoreObserver
-from horologe_common.core.protocol import instance
+from horologe_common.core.protocol import PeerDisconnected, instance
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Infer, Outcome, Predict, Result, Submit
+from horologe_common.wire import Answer, Cancel, Infer, Outcome, Predict, Result, Submit
 from horologe_controller.core.controller import Controller
 from horologe_frontend.core.frontend import Frontend
+from horologe_sim.explaining.recorded_loads import RecordedLoads
 from horologe_sim.explaining.request_history import Attempt, RequestHistory, SubmitHistory, Work
 from horologe_sim.replay import replay_recording
 
@@ -115,16 +116,19 @@ class ControllerObserver(CoreObserver):
         self._actions: dict[int, tuple[SubmitHistory, Attempt]] = {}
         self._ended: deque[tuple[str, int, Action, int, int]] = deque(maxlen=RECENT_ACTIONS)
         """Worker, share, action, begin and end of recent INFERs."""
+        self._loads = RecordedLoads()
 
     def begin_recording(self) -> None:
         """Discard the recent INFERs: the next recording may contain them again."""
         self._ended.clear()
 
     def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """Note the Submits of the requests, and every Result."""
+        """Note the Submits of the requests, every Result, and lost workers."""
         if not isinstance(core, Controller):
             return
-        if isinstance(message, Result):
+        if isinstance(message, PeerDisconnected):
+            self._on_failure(now_ns, instance(message.address), "LOST")
+        elif isinstance(message, Result):
             self._on_result(now_ns, core, sender, message)
         elif isinstance(message, Submit) and (request := self.targets.get((message.holder, message.input_id))):
             submit = SubmitHistory(sender, message.id, message.model, now_ns, now_ns + message.budget_ns)
@@ -142,18 +146,23 @@ class ControllerObserver(CoreObserver):
         for submit in self._new:
             describe_queue(now_ns, core, submit)
         self._new.clear()
+        self._loads.observe_outs(now_ns, outs)
         if not self._open:
             return
         for out in outs:
             message = out.message
             if isinstance(message, Infer):
                 self._on_infer(now_ns, core, out.to, message)
+            elif isinstance(message, Cancel):
+                self._on_failure(now_ns, instance(out.to), "HUNG", message.ids)
             elif isinstance(message, Outcome) and (ended := self._open.pop((out.to, message.id), None)):
                 ended.status, ended.reason = Status(message.status).name, message.reason
                 ended.missing_ns, ended.ended_ns = message.retry_after_ns, now_ns
                 if message.retry_after_ns and now_ns > ended.arrived_ns:
                     ended.missing_ns = max(ended.missing_ns, find_missing_time(now_ns, core, ended))
                 self._add_work_executed(ended)
+                if not ended.resident and not ended.attempts:
+                    ended.load = self._loads.find_load(ended.model, ended.arrived_ns, now_ns)
 
     def _on_infer(self, now_ns: int, core: Controller, worker: str, infer: Infer) -> None:
         for row in infer.rows:
@@ -173,6 +182,10 @@ class ControllerObserver(CoreObserver):
                 end_ns - infer.expected_ns,
                 end_ns,
             )
+            estimate = core.cluster.workers[worker].shares[infer.share].find_estimate(infer.model)
+            attempt.samples = estimate.samples(now_ns, infer.batch_size) if estimate else []
+            if not submit.resident and not submit.attempts:
+                submit.load = self._loads.find_load(infer.model, submit.arrived_ns, now_ns, attempt.worker)
             submit.attempts.append(attempt)
             self._actions[infer.action_id] = submit, attempt
 
@@ -190,8 +203,16 @@ class ControllerObserver(CoreObserver):
             submit, attempt = found
             attempt.begin_ns, attempt.end_ns, attempt.status = begin_ns, end_ns, Status(result.status).name
             self._add_work_before(submit, attempt, worker)
-        if action.kind == "infer":
+        if action.kind == "load":
+            self._loads.end_load(worker, action.id, begin_ns, end_ns, Status(result.status).name)
+        else:
             self._ended.append((worker, action.share.number, action, begin_ns, end_ns))
+
+    def _on_failure(self, now_ns: int, worker: str, status: str, ids: Sequence[int] | None = None) -> None:
+        """Note that a worker is lost or hangs with these actions, or with all of its actions."""
+        for action_id, (_, attempt) in self._actions.items():
+            if attempt.worker == worker and not attempt.status and (ids is None or action_id in ids):
+                attempt.status, attempt.failed_ns = status, now_ns
 
     def _add_work_executed(self, submit: SubmitHistory) -> None:
         works: dict[str, Work] = {}
@@ -222,7 +243,10 @@ def describe_queue(now_ns: int, core: Controller, submit: SubmitHistory) -> None
     if own is not None:
         submit.deadline_ns = own.deadline_ns
     smallest = min(cluster.specs[model].batch_sizes, default=1) if model in cluster.specs else 1
-    submit.expected_ns = min([share.predict(now_ns, model, smallest) for share in shares], default=0)
+    predictions = [share.estimates[model] for share in shares if model in share.estimates]
+    if predictions:
+        fastest = min(predictions, key=lambda estimate: estimate.predict(now_ns, smallest))
+        submit.expected_ns, submit.samples = fastest.predict(now_ns, smallest), fastest.samples(now_ns, smallest)
     queued: dict[str, Work] = {}
     for request in requests:
         is_ahead = request.queued and request.deadline_ns <= submit.deadline_ns and not request.best_effort

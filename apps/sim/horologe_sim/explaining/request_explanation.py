@@ -11,7 +11,7 @@ import msgspec
 from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
 
 if TYPE_CHECKING:
-    from horologe_sim.explaining.request_history import Attempt, RequestHistory, SubmitHistory, Work
+    from horologe_sim.explaining.request_history import Attempt, LoadHistory, RequestHistory, SubmitHistory, Work
 
 NAMED_MODELS = 5
 """Models of the work ahead that the text names."""
@@ -73,12 +73,51 @@ def describe_end(request: RequestHistory, submit: SubmitHistory | None, attempt:
             return f"{name} was answered after {took}; it had no deadline"
         return f"{name} was answered after {took}, {format_ns(request.deadline_ns - request.answered_ns)} in time"
     end = f"{name} ended as {request.status} after {took}"
+    if attempt and attempt.failed_ns:
+        worker = f"{attempt.worker} disconnected" if attempt.status == "LOST" else f"{attempt.worker} hung"
+        after = f"{worker} {format_ns(attempt.failed_ns - attempt.sent_ns)} after its action was sent"
+        return f"{end}: {after}{f' ({reason})' * bool(reason)}"
     if request.status == "LATE" and submit and attempt and attempt.end_ns:
-        late = f", {format_ns(request.answered_ns - request.deadline_ns)} after its deadline"
         largest = find_deviations(request, submit, attempt)[0]
         cause = largest.sentence.format(format_ns(largest.deviation_ns)) if largest.deviation_ns > 0 else "as planned"
-        return f"{end}{late}: {cause}"
+        return f"{end}, {describe_lateness(request, submit, attempt)}: {cause}"
     return f"{end}: {reason}" if reason else end
+
+
+def is_one_clock(request: RequestHistory, submit: SubmitHistory) -> bool:
+    """Return whether the times of frontend and controller can be of one clock: the Submit came within the request."""
+    return request.arrived_ns <= submit.arrived_ns <= (request.answered_ns or submit.arrived_ns)
+
+
+def find_lateness(request: RequestHistory, submit: SubmitHistory, attempt: Attempt) -> int:
+    """Return by how much the deadline was missed, at least 0.
+
+    That is the answer with the outputs. The timer of the frontend answers LATE while the execution goes on. Then it is
+    the end of the execution, against the planned deadline of the Submit.
+    """
+    answer_ns = request.answered_ns - request.deadline_ns
+    if outlasts_answer(request, submit, attempt):
+        return max(0, answer_ns, attempt.end_ns - submit.deadline_ns)
+    return max(0, answer_ns)
+
+
+def outlasts_answer(request: RequestHistory, submit: SubmitHistory, attempt: Attempt) -> bool:
+    """Return whether the execution ended after the frontend had answered without outputs."""
+    waited_ns = request.answered_ns - request.deadline_ns
+    if is_one_clock(request, submit):
+        return attempt.end_ns > request.answered_ns
+    return attempt.end_ns - submit.deadline_ns > waited_ns
+
+
+def describe_lateness(request: RequestHistory, submit: SubmitHistory, attempt: Attempt) -> str:
+    """Return when the execution or the answer ended, against the deadline."""
+    late = f"{format_ns(find_lateness(request, submit, attempt))} after"
+    if outlasts_answer(request, submit, attempt):
+        return f"without outputs; its execution ended {late} the latest end that was planned"
+    end_ns = attempt.end_ns - request.deadline_ns
+    if is_one_clock(request, submit) and end_ns > 0:
+        return f"{late} its deadline; its execution ended {format_ns(end_ns)} after it"
+    return f"{late} its deadline"
 
 
 class Deviation(NamedTuple):
@@ -92,7 +131,7 @@ class Deviation(NamedTuple):
 def find_deviations(request: RequestHistory, submit: SubmitHistory, attempt: Attempt) -> list[Deviation]:
     """Return the deviations of an executed action from its plan, the largest first."""
     took_ns = attempt.end_ns - attempt.begin_ns
-    is_one_clock = request.arrived_ns <= submit.arrived_ns and attempt.end_ns <= request.answered_ns
+    comes_back = is_one_clock(request, submit) and not outlasts_answer(request, submit, attempt)
     reserved_ns = request.deadline_ns - submit.deadline_ns
     returned_ns = request.answered_ns - attempt.end_ns
     deviations = (
@@ -107,7 +146,7 @@ def find_deviations(request: RequestHistory, submit: SubmitHistory, attempt: Att
             "A batch as fast as predicted: `horologe doctor` on the worker's machine, or a new profile.",
         ),
         Deviation(
-            returned_ns - reserved_ns if is_one_clock else 0,
+            returned_ns - reserved_ns if comes_back else 0,
             "its answer took {} longer to the client than reserved",
             "An answer as fast as usual: no stall of worker, selector or frontend (`horologe doctor`).",
         ),
@@ -123,18 +162,26 @@ def split_time(request: RequestHistory, submit: SubmitHistory | None, attempt: A
     times = [("", request.arrived_ns)]
     if submit:
         times.append(("from the frontend to the controller", submit.arrived_ns))
+        if (load := submit.load) and load.begin_ns and load.end_ns > submit.arrived_ns:
+            times.append(("in the controller's queue, before its LOAD", max(load.begin_ns, submit.arrived_ns)))
+            times.append(("loading its model", load.end_ns))
         if attempt is None and submit.ended_ns:
             times.append(("in the controller's queue", submit.ended_ns))
     if attempt:
         failed = len(submit.attempts) - 1 if submit else 0
         again = f" and in {failed} earlier actions" if failed else ""
         times.append((f"in the controller's queue{again}", attempt.sent_ns))
-        if attempt.status == "TOO_LATE":
+        if not attempt.end_ns and attempt.failed_ns:
+            times.append((f"until {attempt.worker} was lost or hung", attempt.failed_ns))
+        elif attempt.status == "TOO_LATE":
             times.append(("at the worker, until its window had passed", attempt.end_ns))
         elif attempt.begin_ns:
             times.append(("at the worker, before its batch began", attempt.begin_ns))
             times.append(("executing", attempt.end_ns))
-    if request.answered_ns:
+    if request.answered_ns and submit and attempt and attempt.end_ns and outlasts_answer(request, submit, attempt):
+        if is_one_clock(request, submit):
+            times = [(name, min(at_ns, request.answered_ns)) for name, at_ns in times]
+    elif request.answered_ns:
         times.append(("back to the client", request.answered_ns))
     pairs = pairwise(times)
     return [Part(name, at_ns - before_ns) for (_, before_ns), (name, at_ns) in pairs if at_ns >= before_ns]
@@ -148,6 +195,7 @@ def describe_ahead(submit: SubmitHistory, attempt: Attempt | None) -> list[str]:
     if submit.resident == 0:
         where = count(submit.shares, "share")
         lines.append(f"{submit.model} was resident on none of {where} when it arrived: it waited for a LOAD.")
+        lines += [describe_load(submit.load)] if submit.load else []
     if submit.queued:
         lines.append(f"Queued with earlier deadlines: {list_work(submit.queued)}.")
     if submit.running:
@@ -159,20 +207,42 @@ def describe_ahead(submit: SubmitHistory, attempt: Attempt | None) -> list[str]:
         lines.append(f"Executed while it waited: {list_work(submit.executed)}.")
     for number, one in enumerate(submit.attempts, 1):
         which = f"Action {number} of {len(submit.attempts)}" if len(submit.attempts) > 1 else "Its action"
-        if one.status == "TOO_LATE":
+        if one.failed_ns and not one.end_ns:
+            failed = "disconnected" if one.status == "LOST" else "hung"
+            ended = f"and {one.worker} {failed} {format_ns(one.failed_ns - one.sent_ns)} later"
+        elif one.status == "TOO_LATE":
             ended = "not run, because its window had passed"
         else:
             took = f"took {format_ns(one.end_ns - one.begin_ns)}" if one.end_ns else "has no Result"
             ended = took if one.status in ("", "OK") else f"{took}, ended as {one.status}"
         lines.append(
             f"{which} was sent to {one.worker}, share {one.share}, with {count(one.requests, 'request')}: predicted "
-            f"{format_ns(one.expected_ns)}, {ended}."
+            f"{format_ns(one.expected_ns)} {describe_samples(one.samples)}, {ended}."
         )
     if attempt and attempt.before:
         lines.append(f"Executed on that share while it waited: {list_work(attempt.before)}.")
     if attempt and attempt.overrun_ns:
         lines.append(f"Those batches took {format_ns(attempt.overrun_ns)} longer than predicted together.")
     return lines
+
+
+def describe_load(load: LoadHistory) -> str:
+    """Return a sentence on a LOAD: where it ran, how long it took, and what was evicted for it."""
+    evicted = f", after {', '.join(load.evicted[:NAMED_MODELS])} had been evicted" if load.evicted else ""
+    if rest := load.evicted[NAMED_MODELS:]:
+        evicted = evicted.replace(" had been", f" and {len(rest)} more had been")
+    took = f"took {format_ns(load.end_ns - load.begin_ns)}" if load.end_ns else "has no Result"
+    ended = took if load.status in ("", "OK") else f"{took}, ended as {load.status}"
+    where = f"{load.worker}, share {load.share}"
+    return f"Its LOAD on {where}, was predicted to take {format_ns(load.expected_ns)}{evicted}: it {ended}."
+
+
+def describe_samples(samples: list[int]) -> str:
+    """Return what a prediction was made of: measurements, or the profile."""
+    if not samples:
+        return "by the profile"
+    times = ", ".join(f"{took_ns / 1e6:.3f}" for took_ns in samples)
+    return f"by the last {count(len(samples), 'execution')} ({times})"
 
 
 def find_remedies(request: RequestHistory, submit: SubmitHistory | None, attempt: Attempt | None) -> list[str]:
@@ -183,7 +253,7 @@ def find_remedies(request: RequestHistory, submit: SubmitHistory | None, attempt
         return [*_without_refusal(submit)]
     if attempt is None or not attempt.end_ns or request.status != "LATE":
         return []
-    late_ns = request.answered_ns - request.deadline_ns
+    late_ns = find_lateness(request, submit, attempt)
     remedies = [f"A deadline {format_ns(late_ns)} later."]
     deviations = find_deviations(request, submit, attempt)
     remedies += [deviation.remedy for deviation in deviations if deviation.deviation_ns >= late_ns]

@@ -14,6 +14,22 @@ class Work(msgspec.Struct):
     work_ns: int = 0
 
 
+class LoadHistory(msgspec.Struct):
+    """A LOAD that a request has waited for. Times are on the controller's clock; 0: not recorded."""
+
+    model: str
+    worker: str
+    share: int
+    sent_ns: int
+    expected_ns: int
+    evicted: list[str] = []
+    """Models that were unloaded to make room."""
+    begin_ns: int = 0
+    end_ns: int = 0
+    status: str = ""
+    """Empty: no Result was recorded."""
+
+
 class Attempt(msgspec.Struct):
     """An INFER with the request. Times are on the controller's clock; 0: not recorded."""
 
@@ -29,7 +45,10 @@ class Attempt(msgspec.Struct):
     begin_ns: int = 0
     end_ns: int = 0
     status: str = ""
-    """Empty: no Result was recorded."""
+    """Empty: no Result was recorded. LOST: the worker disconnected, HUNG: it was long overdue, at `failed_ns`."""
+    failed_ns: int = 0
+    samples: list[int] = []
+    """Measurements that the prediction was made of, in ns. Empty: it was the profile, scaled by the share's pace."""
     before: list[Work] = []
     """Actions that ran on the share between the Submit and the begin of this one, most work first."""
     overrun_ns: int = 0
@@ -47,10 +66,14 @@ class SubmitHistory(msgspec.Struct):
     """Planned: earlier than the client's by margin and return latency. That of the Submit if it was not queued."""
     expected_ns: int = 0
     """Predicted duration of a batch of its own, on the fastest share; 0: no share can run the model."""
+    samples: list[int] = []
+    """Measurements that this prediction was made of, in ns. Empty: it was the profile, scaled by the share's pace."""
     shares: int = 0
     """Shares that can run the model."""
     resident: int = 0
     """Shares on which the model was resident when the request arrived."""
+    load: LoadHistory | None = None
+    """The LOAD that it waited for if that was none."""
     queued: list[Work] = []
     """Requests with earlier deadlines that waited, most work first."""
     running: list[Work] = []

@@ -168,6 +168,11 @@ class Estimate:
         """Return how much longer than predicted a batch may take before its worker counts as hung."""
         return 0 if size in self._measured else self._first_run_ns
 
+    def samples(self, now_ns: int, size: int) -> list[int]:
+        """Return the recent measurements of a batch size, the oldest first."""
+        measured = self._measured.get(size)
+        return measured.recent(now_ns) if measured is not None else []
+
     def summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
         """Return (valid until, prediction, median) of a batch. Without recent measurements the first is 0."""
         current = self._current.get(size)
