@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-EXPLAINED = 6
+EXPLAINED = 3
 
 
 def answers(path: Path, status: Status) -> Iterator[tuple[str, Answer]]:
