@@ -64,6 +64,7 @@ def test_a_refused_request_names_the_work_ahead(overloaded: Path) -> None:
     explanation = explain(request)
     assert answer.reason in explanation.verdict
     assert any("requests for" in line for line in explanation.ahead), explanation.ahead
+    assert any(line.startswith("A batch of its own was predicted to take 2.000 ms by ") for line in explanation.ahead)
     assert request.submits[0].missing_ns >= answer.retry_after_ns
     assert explanation.remedies[0] == f"A deadline at least {request.submits[0].missing_ns / 1e6:.3f} ms later."
     assert any("more that can run the models ahead" in remedy for remedy in explanation.remedies)

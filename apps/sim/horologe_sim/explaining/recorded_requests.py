@@ -132,6 +132,7 @@ class ControllerObserver(CoreObserver):
             self._on_result(now_ns, core, sender, message)
         elif isinstance(message, Submit) and (request := self.targets.get((message.holder, message.input_id))):
             submit = SubmitHistory(sender, message.id, message.model, now_ns, now_ns + message.budget_ns)
+            submit.rows = message.rows
             submit.step = 0 if message.step is None else message.step.number
             key = sender, message.id, now_ns  # the later of two recordings contains more of the request
             others = [s for s in request.submits if (s.submitter, s.submit_id, s.arrived_ns) != key]
@@ -242,11 +243,12 @@ def describe_queue(now_ns: int, core: Controller, submit: SubmitHistory) -> None
     own = next((r for r in requests if (r.submitter, r.submit_id) == (submit.submitter, submit.submit_id)), None)
     if own is not None:
         submit.deadline_ns = own.deadline_ns
-    smallest = min(cluster.specs[model].batch_sizes, default=1) if model in cluster.specs else 1
+    sizes = (cluster.specs[model].batch_sizes if model in cluster.specs else ()) or (1,)
+    size = next((size for size in sizes if size >= submit.rows), sizes[-1])
     predictions = [share.estimates[model] for share in shares if model in share.estimates]
     if predictions:
-        fastest = min(predictions, key=lambda estimate: estimate.predict(now_ns, smallest))
-        submit.expected_ns, submit.samples = fastest.predict(now_ns, smallest), fastest.samples(now_ns, smallest)
+        fastest = min(predictions, key=lambda estimate: estimate.predict(now_ns, size))
+        submit.expected_ns, submit.samples = fastest.predict(now_ns, size), fastest.samples(now_ns, size)
     queued: dict[str, Work] = {}
     for request in requests:
         is_ahead = request.queued and request.deadline_ns <= submit.deadline_ns and not request.best_effort

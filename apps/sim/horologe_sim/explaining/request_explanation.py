@@ -203,27 +203,35 @@ def describe_ahead(submit: SubmitHistory, attempt: Attempt | None) -> list[str]:
         lines.append(f"Running or sent before, on {where}: {list_work(submit.running)} left to execute.")
     if not submit.queued and not submit.running:
         lines.append("Nothing was ahead of it when it arrived.")
+    if submit.expected_ns and not submit.attempts:
+        predicted = f"{format_ns(submit.expected_ns)} {describe_samples(submit.samples)}"
+        lines.append(f"A batch of its own was predicted to take {predicted}.")
     if submit.executed and not submit.attempts:
         lines.append(f"Executed while it waited: {list_work(submit.executed)}.")
-    for number, one in enumerate(submit.attempts, 1):
-        which = f"Action {number} of {len(submit.attempts)}" if len(submit.attempts) > 1 else "Its action"
-        if one.failed_ns and not one.end_ns:
-            failed = "disconnected" if one.status == "LOST" else "hung"
-            ended = f"and {one.worker} {failed} {format_ns(one.failed_ns - one.sent_ns)} later"
-        elif one.status == "TOO_LATE":
-            ended = "not run, because its window had passed"
-        else:
-            took = f"took {format_ns(one.end_ns - one.begin_ns)}" if one.end_ns else "has no Result"
-            ended = took if one.status in ("", "OK") else f"{took}, ended as {one.status}"
-        lines.append(
-            f"{which} was sent to {one.worker}, share {one.share}, with {count(one.requests, 'request')}: predicted "
-            f"{format_ns(one.expected_ns)} {describe_samples(one.samples)}, {ended}."
-        )
+    lines += [describe_attempt(submit, number) for number in range(len(submit.attempts))]
     if attempt and attempt.before:
         lines.append(f"Executed on that share while it waited: {list_work(attempt.before)}.")
     if attempt and attempt.overrun_ns:
         lines.append(f"Those batches took {format_ns(attempt.overrun_ns)} longer than predicted together.")
     return lines
+
+
+def describe_attempt(submit: SubmitHistory, number: int) -> str:
+    """Return a sentence on an action with the request: where it ran, what was predicted, how it ended."""
+    attempt, attempts = submit.attempts[number], len(submit.attempts)
+    which = f"Action {number + 1} of {attempts}" if attempts > 1 else "Its action"
+    if attempt.failed_ns and not attempt.end_ns:
+        failed = "disconnected" if attempt.status == "LOST" else "hung"
+        ended = f"and {attempt.worker} {failed} {format_ns(attempt.failed_ns - attempt.sent_ns)} later"
+    elif attempt.status == "TOO_LATE":
+        ended = "not run, because its window had passed"
+    else:
+        took = f"took {format_ns(attempt.end_ns - attempt.begin_ns)}" if attempt.end_ns else "has no Result"
+        ended = took if attempt.status in ("", "OK") else f"{took}, ended as {attempt.status}"
+    return (
+        f"{which} was sent to {attempt.worker}, share {attempt.share}, with {count(attempt.requests, 'request')}: "
+        f"predicted {format_ns(attempt.expected_ns)} {describe_samples(attempt.samples)}, {ended}."
+    )
 
 
 def describe_load(load: LoadHistory) -> str:

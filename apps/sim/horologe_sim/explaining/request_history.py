@@ -90,6 +90,7 @@ class SubmitHistory(msgspec.Struct):
     ended_ns: int = 0
     step: int = 0
     """Number of the step of a stream. 0: it is none."""
+    rows: int = 1
 
 
 class RequestHistory(msgspec.Struct):
