@@ -45,9 +45,7 @@ class CancelledAtRead:
     """Context of a call that is cancelled while its first message is read."""
 
     task: asyncio.Task[None]
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
+    metadata = ()
 
     async def read(self) -> bytes:
         if self.task.cancelling():
@@ -60,16 +58,14 @@ class LostAtWrite:
     """Context of a call with one message, whose client leaves before the response."""
 
     def __init__(self) -> None:
-        self.messages = [b"", aio.EOF]
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
+        self.messages = [b"", None]
+        self.metadata = ()
 
     async def read(self) -> Any:
         return self.messages.pop(0)
 
     async def write(self, message: bytes) -> None:
-        raise aio.InternalError
+        raise ConnectionError
 
 
 def trailer(error: aio.AioRpcError, name: str) -> Any:
@@ -430,7 +426,7 @@ async def test_a_request_that_arrives_while_its_stream_is_cancelled_is_not_count
     account = ClientAccounts(HttpSettings()).begin_call("127.0.0.1")
     assert account is not None
     context, calls = CancelledAtRead(), Calls(Access(), ClientAccounts(HttpSettings()), HttpSettings())
-    call: Any = SimpleNamespace(context=context, held=HeldBytes(account), client="client")
+    call: Any = SimpleNamespace(rpc=context, held=HeldBytes(account), client="client")
     inferences: Any = None
     context.task = asyncio.create_task(InferStream(call, inferences).serve(calls))
     await asyncio.wait([context.task])
@@ -442,7 +438,7 @@ async def test_a_client_that_leaves_before_its_response_is_no_error_of_the_serve
     accounts = ClientAccounts(HttpSettings())
     account = accounts.begin_call("127.0.0.1")
     assert account is not None
-    call: Any = SimpleNamespace(context=LostAtWrite(), held=HeldBytes(account), client="client")
+    call: Any = SimpleNamespace(rpc=LostAtWrite(), held=HeldBytes(account), client="client")
 
     async def read(*_: Any) -> None:
         raise InvalidInput("no request")

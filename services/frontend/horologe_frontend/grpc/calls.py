@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote
-
-from grpc import aio
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import InvalidInput, Late, Refused
@@ -16,6 +14,7 @@ from horologe_frontend.http.client_accounts import RETRY_NS, HeldBytes, no_room
 if TYPE_CHECKING:
     from horologe_frontend.core.access import Access, Scope
     from horologe_frontend.grpc.infer_stream import InferStream
+    from horologe_frontend.grpc.rpc_server import Rpc
     from horologe_frontend.http.client_accounts import ClientAccounts
     from horologe_frontend.http.settings import HttpSettings
 
@@ -32,14 +31,14 @@ class Calls:
         self.access = access
         self.clients = clients
         self._timeout_ns = settings.body_timeout_ns
-        self.reading: dict[Call, asyncio.Task[Any]] = {}
-        """The calls that wait for a message, with their tasks."""
+        self.reading: dict[Call, None] = {}
+        """The calls that wait for a message."""
         self.streams: dict[InferStream, None] = {}
         """The open streams of inferences."""
         self.count = 0
         """Calls that a shutdown waits for."""
 
-    def begin(self, context: Any, *, is_open: bool = False, is_awaited: bool = True) -> Call:
+    def begin(self, rpc: Rpc, *, is_open: bool = False, is_awaited: bool = True) -> Call:
         """Count a call, which is a context manager.
 
         `is_open`: it needs no key. `is_awaited`: a shutdown waits for its end.
@@ -48,13 +47,13 @@ class Calls:
         """
         authorization, client = None, ""
         if not (is_open or self.access.is_open):
-            authorization = find_metadata(context, "authorization")
+            authorization = find_metadata(rpc, "authorization")
             client = self.access.authenticate(authorization).name
-        account = self.clients.begin_call(peer_host(context.peer()))
+        account = self.clients.begin_call(peer_host(rpc.peer()))
         if account is None:
             raise Refused(f"{self.clients.total.requests} requests are in flight already", RETRY_NS)
         self.count += is_awaited
-        return Call(self, context, HeldBytes(account), authorization, client or account.name, is_awaited)
+        return Call(self, rpc, HeldBytes(account), authorization, client or account.name, is_awaited)
 
     def end(self, call: Call) -> None:
         """Count the end of a call."""
@@ -62,39 +61,38 @@ class Calls:
         self.clients.end_call(call.held.account)
 
     async def end_slow_calls(self) -> None:
-        """Cancel the calls whose message takes too long, until this is cancelled itself."""
+        """End the calls whose message takes too long, until this is cancelled."""
         pause_s = min(PAUSE_MAX_S, self._timeout_ns / SCANS_PER_TIMEOUT / 1e9)
         while True:
             await asyncio.sleep(pause_s)
             since_ns = monotonic_ns() - self._timeout_ns
-            for call in [call for call in self.reading if call.reading_since_ns <= since_ns]:
-                call.is_expired = True
-                self.reading[call].cancel()
+            for call in self.reading:
+                if call.reading_since_ns <= since_ns:
+                    call.rpc.fail_read(Late("the message did not arrive in time"))
 
 
 class Call:
     """One call. `held` counts the bytes that it holds, until the end of the `with` block."""
 
-    __slots__ = ("_calls", "authorization", "client", "context", "held", "is_awaited", "is_expired", "reading_since_ns")
+    __slots__ = ("_calls", "authorization", "client", "held", "is_awaited", "reading_since_ns", "rpc")
 
     def __init__(
         self,
         calls: Calls,
-        context: Any,
+        rpc: Rpc,
         held: HeldBytes,
         authorization: bytes | None,
         client: str,
         is_awaited: bool,
     ) -> None:
         self._calls = calls
-        self.context = context
+        self.rpc = rpc
         self.held = held
         self.authorization = authorization
         self.client = client
         """Name of the client that shares devices with others: of its key, else its address."""
         self.is_awaited = is_awaited
         self.reading_since_ns = 0
-        self.is_expired = False
 
     def __enter__(self) -> Self:
         return self
@@ -106,23 +104,15 @@ class Call:
     async def read(self) -> bytes:
         """Return the only message of the call. Raise `Late`, `Refused`, `TooLarge`, or `InvalidInput` without one."""
         self.reading_since_ns = monotonic_ns()
-        task = asyncio.current_task()
-        assert task is not None
-        self._calls.reading[self] = task
+        self._calls.reading[self] = None
         try:
-            message = await self.context.read()
-        except asyncio.CancelledError:
-            if not self.is_expired:
-                raise
-            task.uncancel()
-            raise Late("the message did not arrive in time") from None
+            message = await self.rpc.read()
         finally:
             del self._calls.reading[self]
-        if message is aio.EOF:
+        if message is None:
             raise InvalidInput("message: got none, wanted one")
         self.held.grow_to(len(message))
-        content: bytes = message
-        return content
+        return message
 
     def check(self, scope: Scope, target: str = "") -> None:
         """Count a request of this call, and check its scope on a model.
@@ -138,7 +128,7 @@ class Call:
 
     def remaining_ns(self) -> int | None:
         """Return the time to the deadline that the client gave the call. None: no deadline."""
-        remaining_s = self.context.time_remaining()
+        remaining_s = self.rpc.remaining_s()
         return None if remaining_s is None else round(remaining_s * 1e9)
 
     def hold_response(self, size: int) -> None:
@@ -147,12 +137,12 @@ class Call:
             account = self.held.account
             if not account.try_reserve(size):
                 raise no_room(account, size)
-            self.context.add_done_callback(lambda _: account.release(size))
+            self.rpc.on_done = partial(account.release, size)
 
 
-def find_metadata(context: Any, name: str) -> bytes | None:
+def find_metadata(rpc: Rpc, name: str) -> bytes | None:
     """Return the value of a key of the metadata, or None. Of a repeated key, return the first value."""
-    for key, value in context.invocation_metadata() or ():
+    for key, value in rpc.metadata:
         if key == name:
             return value if isinstance(value, bytes) else value.encode("latin-1", "replace")
     return None

@@ -3,54 +3,87 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from grpc_health.v1 import health, health_pb2
+from grpc import StatusCode
+from grpc_health.v1 import health_pb2
 
-from horologe_frontend.grpc.messages import SERVICE
+from horologe_common.status import HorologeError
+from horologe_frontend.grpc.messages import SERVICE, parse
+from horologe_frontend.grpc.status_codes import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from horologe_frontend.grpc.rpc_server import Handler, Rpc
 
 NAMES = ("", SERVICE)
 """Services with a status: the whole server, and that of the protocol."""
 REFRESH_S = 0.2
 """Interval in which watchers get a change."""
-NOTIFY_S = 1.0
-"""Longest wait for watchers that do not read."""
+STATUS = health_pb2.HealthCheckResponse
 
 
-class Health(health.aio.HealthServicer):  # type: ignore[misc]
+class Health:
     """Answers checks by `is_ready`, and sends changes to watchers."""
 
     def __init__(self, is_ready: Callable[[], bool]) -> None:
-        super().__init__()
         self._is_ready = is_ready
-        self._sent: Any = None
-        """The status that watchers have got."""
+        self._was_ready = False
+        self._changed = asyncio.Event()
+        """Set and replaced at each change."""
+        self.handlers: dict[str, Handler] = {
+            "/grpc.health.v1.Health/Check": self._check,
+            "/grpc.health.v1.Health/Watch": self._watch,
+        }
 
-    def _status(self) -> Any:
-        status = health_pb2.HealthCheckResponse
-        return status.SERVING if self._is_ready() else status.NOT_SERVING
-
-    async def refresh(self) -> None:
-        """Send the present status to watchers. Those that do not read are left behind after `NOTIFY_S`."""
-        if (status := self._status()) == self._sent:
-            return
-        self._sent = status
-        for name in NAMES:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.set(name, status), NOTIFY_S)
+    def refresh(self) -> None:
+        """Send the present status to watchers if it has changed."""
+        if (is_ready := self._is_ready()) != self._was_ready:
+            self._was_ready = is_ready
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
 
     async def run(self) -> None:
         """Refresh the status until this is cancelled."""
         while True:
-            await self.refresh()
+            self.refresh()
             await asyncio.sleep(REFRESH_S)
 
-    async def Check(self, request: Any, context: Any) -> Any:
-        """Return the present status, or NOT_FOUND for an unknown service."""
-        if request.service in NAMES:
-            return health_pb2.HealthCheckResponse(status=self._status())
-        return await super().Check(request, context)
+    def _status(self, service: str) -> Any:
+        if service not in NAMES:
+            return STATUS.SERVICE_UNKNOWN
+        return STATUS.SERVING if self._is_ready() else STATUS.NOT_SERVING
+
+    async def _read_service(self, rpc: Rpc) -> str:
+        return str(parse(health_pb2.HealthCheckRequest, await rpc.read() or b"").service)
+
+    async def _check(self, rpc: Rpc) -> bytes | None:
+        """Return the present status. An unknown service is NOT_FOUND."""
+        try:
+            service = await self._read_service(rpc)
+        except HorologeError as error:
+            fail(rpc, error, "Check")
+            return None
+        if service not in NAMES:
+            rpc.fail(StatusCode.NOT_FOUND, f"service {service[:80]!r} is unknown")
+        return _encode(self._status(service))
+
+    async def _watch(self, rpc: Rpc) -> None:
+        """Send the status, and each further one."""
+        try:
+            service = await self._read_service(rpc)
+            sent: Any = None
+            while True:
+                changed = self._changed
+                if (status := self._status(service)) != sent:
+                    sent = status
+                    await rpc.write(_encode(status))
+                await changed.wait()
+        except (HorologeError, ConnectionError) as error:
+            fail(rpc, error, "Watch")
+
+
+def _encode(status: Any) -> bytes:
+    encoded: bytes = STATUS(status=status).SerializeToString()
+    return encoded

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from grpc import aio
-
 from horologe_common.status import Cancelled, InvalidInput, Refused
 from horologe_frontend.grpc.calls import find_metadata
 from horologe_frontend.grpc.messages import ModelInferRequest, ModelStreamInferResponse, parse
@@ -47,7 +45,7 @@ class InferStream:
     def __init__(self, call: Call, inferences: Inferences) -> None:
         self._call = call
         self._inferences = inferences
-        self._ends_at_error = find_metadata(call.context, ENDS_KEY) == b"true"
+        self._ends_at_error = find_metadata(call.rpc, ENDS_KEY) == b"true"
         self._requests: asyncio.Queue[StreamedRequest | None] = asyncio.Queue()
         """The requests in their order. None: the last one has been read."""
         self._room = asyncio.Semaphore(STREAM_REQUESTS)
@@ -95,7 +93,7 @@ class InferStream:
         try:
             while True:
                 await self._room.acquire()
-                if (message := await self._call.context.read()) is aio.EOF:
+                if (message := await self._call.rpc.read()) is None:
                     return
                 request = StreamedRequest(HeldBytes(account))
                 is_counted = account.try_begin(0)
@@ -152,8 +150,8 @@ class InferStream:
             outcome = _error_message(request.id, outcome)
         async with self._writing:
             try:
-                await self._call.context.write(outcome)
-            except aio.InternalError:  # the client has left
+                await self._call.rpc.write(outcome)
+            except ConnectionError:
                 raise asyncio.CancelledError from None
 
     def _finish(self, request: StreamedRequest) -> None:

@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from grpc import aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from horologe_common.clock import ms
@@ -18,14 +17,18 @@ from horologe_common.service.settings import SettingsError
 from horologe_frontend.core.access import Scope
 from horologe_frontend.grpc.calls import Calls
 from horologe_frontend.grpc.health import Health
-from horologe_frontend.grpc.messages import POOL, SERVICE
+from horologe_frontend.grpc.messages import POOL, SERVICE, parse
+from horologe_frontend.grpc.rpc_server import RpcServer
 from horologe_frontend.grpc.service import InferenceService
-from horologe_frontend.grpc.status_codes import abort
+from horologe_frontend.grpc.status_codes import fail
 from horologe_frontend.http.client_accounts import DESCRIPTOR_EIGHTHS
 from horologe_frontend.http.timeouts import HEADER_TIMEOUT_NS
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from horologe_frontend.gateway import Gateway
+    from horologe_frontend.grpc.rpc_server import Handler, Rpc
     from horologe_frontend.grpc.settings import GrpcSettings
     from horologe_frontend.http.client_accounts import ClientAccounts
     from horologe_frontend.http.settings import HttpSettings
@@ -67,7 +70,7 @@ class GrpcServer:
         self._service = InferenceService(gateway, documents, self.calls)
         self._options = server_options(http, reuse_port)
         self._max_calls = http.max_requests + RESERVE_CALLS
-        self._server: Any = None
+        self._server: RpcServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.address = ""
         """host:port, with the real port where the setting is 0."""
@@ -76,53 +79,47 @@ class GrpcServer:
         """Listen. Raises `SettingsError` if the address is not available."""
         settings, certificates = self._settings, self._certificates
         host = f"[{settings.host}]" if ":" in settings.host else settings.host or "0.0.0.0"
-        server = aio.server(options=self._options, maximum_concurrent_rpcs=self._max_calls)
-        server.add_generic_rpc_handlers((self._service, self._reflection()))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        address = f"{host}:{settings.port}"
+        handlers = {**self._service.handlers, **self._health.handlers, **self._reflection()}
+        server = RpcServer(handlers, self._options, self._max_calls)
         try:
-            if certificates:
-                port = server.add_secure_port(address, server_credentials(certificates))
-            else:
-                port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            reason = "the address is in use or cannot be used"
-            raise SettingsError(f"settings grpc.host, grpc.port: {address}: {reason}") from error
-        await server.start()
+            address = f"{host}:{settings.port}"
+            port = server.listen(address, server_credentials(certificates) if certificates else None)
+        except OSError as error:
+            raise SettingsError(f"settings grpc.host, grpc.port: {error}") from error
+        server.start()
         self._server = server
         self.address = f"{host}:{port}"
         work = (self._health.run(), self.calls.end_slow_calls())
         self._tasks = [asyncio.get_running_loop().create_task(run) for run in work]
 
-    def _reflection(self) -> Any:
-        """Return the handler of reflection, which needs a key."""
+    def _reflection(self) -> dict[str, Handler]:
+        """Return the handlers of reflection, which needs a key."""
         for file in (health_pb2, reflection_pb2):
             POOL.AddSerializedFile(file.DESCRIPTOR.serialized_pb)
         services = (SERVICE, "grpc.health.v1.Health", REFLECTION[0])
         servicer = reflection.aio.ReflectionServicer(services, pool=POOL)
 
-        async def reflect(requests: Any, context: Any) -> None:
-            try:
-                with self.calls.begin(context, is_awaited=False) as call:
-                    call.check(Scope.KEY)
-                    async for response in servicer.ServerReflectionInfo(requests, context):
-                        await context.write(response)
-            except Exception as error:
-                await abort(context, error, "ServerReflectionInfo")
+        async def read_requests(rpc: Rpc) -> AsyncIterator[Any]:
+            while (message := await rpc.read()) is not None:
+                yield parse(reflection_pb2.ServerReflectionRequest, message)
 
-        handler = grpc.stream_stream_rpc_method_handler(
-            reflect,
-            reflection_pb2.ServerReflectionRequest.FromString,
-            reflection_pb2.ServerReflectionResponse.SerializeToString,
-        )
-        return _Handlers({f"/{name}/ServerReflectionInfo": handler for name in REFLECTION})
+        async def reflect(rpc: Rpc) -> None:
+            try:
+                with self.calls.begin(rpc, is_awaited=False) as call:
+                    call.check(Scope.KEY)
+                    async for response in servicer.ServerReflectionInfo(read_requests(rpc), None):
+                        await rpc.write(response.SerializeToString())
+            except Exception as error:
+                fail(rpc, error, "ServerReflectionInfo")
+
+        return {f"/{name}/ServerReflectionInfo": reflect for name in REFLECTION}
 
     async def stop(self) -> None:
         """Report not serving, accept no call, finish those in progress within `drain_ns`, cancel the others."""
         self._is_stopping = True
         if self._server is None:
             return
-        await self._health.refresh()
+        self._health.refresh()
         stopping = asyncio.ensure_future(self._server.stop(self._drain_ns / 1e9))
         for stream in list(self.calls.streams):
             stream.drain()
@@ -135,16 +132,6 @@ class GrpcServer:
             with suppress(asyncio.CancelledError):
                 await task
         self._service.inferences.close()
-
-
-class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Handlers by the path of the method."""
-
-    def __init__(self, handlers: dict[str, Any]) -> None:
-        self._handlers = handlers
-
-    def service(self, details: Any) -> Any:
-        return self._handlers.get(details.method)
 
 
 def server_options(http: HttpSettings, reuse_port: bool) -> tuple[tuple[str, int], ...]:

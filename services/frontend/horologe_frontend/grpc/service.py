@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import grpc
 import msgspec
 from google.protobuf import json_format
 
@@ -16,12 +15,13 @@ from horologe_frontend.core.access import Scope
 from horologe_frontend.grpc.infer_stream import InferStream
 from horologe_frontend.grpc.inferences import Inferences
 from horologe_frontend.grpc.messages import SERVICE, method_types, parameter_values, parse
-from horologe_frontend.grpc.status_codes import abort
+from horologe_frontend.grpc.status_codes import fail
 from horologe_frontend.http.http_messages import Unsupported
 
 if TYPE_CHECKING:
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.grpc.calls import Call, Calls
+    from horologe_frontend.grpc.rpc_server import Handler, Rpc
     from horologe_frontend.oip.model_documents import ModelDocuments
 
 Describe: TypeAlias = Callable[["ModelDocuments", Any], Any]
@@ -50,32 +50,24 @@ DESCRIPTIONS: dict[str, tuple[Scope, Describe]] = {
 LOADS = {"RepositoryModelLoad": "load", "RepositoryModelUnload": "unload"}
 
 
-class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Serves the protocol. Every method reads its message itself, after the call has been counted and its key checked.
-
-    So each is registered with a stream of requests, which does not differ from a single request on the wire.
-    """
+class InferenceService:
+    """Serves the protocol. Every method reads its message itself, after the call has been counted and its key checked."""
 
     def __init__(self, gateway: Gateway, documents: ModelDocuments, calls: Calls) -> None:
         self._documents = documents
         self._calls = calls
         self.inferences = Inferences(gateway)
-        types = method_types()
-        self._handlers = {
-            f"/{SERVICE}/{name}": grpc.stream_unary_rpc_method_handler(partial(self._answer, name, *types[name]))
-            for name in types
+        self.handlers: dict[str, Handler] = {
+            f"/{SERVICE}/{name}": partial(self._answer, name, *types) for name, types in method_types().items()
         }
-        self._handlers[f"/{SERVICE}/ModelInfer"] = grpc.stream_unary_rpc_method_handler(self._infer)
-        self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._infer_stream)
+        """Handlers by the path of the method."""
+        self.handlers[f"/{SERVICE}/ModelInfer"] = self._infer
+        self.handlers[f"/{SERVICE}/ModelStreamInfer"] = self._infer_stream
 
-    def service(self, details: Any) -> Any:
-        """Return the handler of a method, or None for an unknown one."""
-        return self._handlers.get(details.method)
-
-    async def _answer(self, name: str, request_type: Any, reply_type: Any, _: Any, context: Any) -> bytes:
+    async def _answer(self, name: str, request_type: Any, reply_type: Any, rpc: Rpc) -> bytes | None:
         """Answer a method other than an inference."""
         try:
-            with self._calls.begin(context, is_open=name in OPEN) as call:
+            with self._calls.begin(rpc, is_open=name in OPEN) as call:
                 request = parse(request_type, await call.read())
                 document = await self._document(name, call, request)
                 reply = json_format.Parse(msgspec.json.encode(document), reply_type())
@@ -83,7 +75,8 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 call.hold_response(len(content))
                 return content
         except Exception as error:
-            await abort(context, error, name)
+            fail(rpc, error, name)
+            return None
 
     async def _document(self, name: str, call: Call, request: Any) -> Any:
         """Return the document from which the reply is made. Raise `HorologeError` or `Unsupported`."""
@@ -107,11 +100,11 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
         is_ready = any(entry.state == "READY" for entry in index)
         return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
 
-    async def _infer(self, _: Any, context: Any) -> bytes:
+    async def _infer(self, rpc: Rpc) -> bytes | None:
         """Answer ModelInfer. If the client cancels the call, its request is cancelled."""
         request_id = 0
         try:
-            with self._calls.begin(context) as call:
+            with self._calls.begin(rpc) as call:
                 inference = await self.inferences.read(call, call.held, await call.read())
                 answer, buffers = await self.inferences.predict(inference, call.client)
                 request_id = answer.id
@@ -119,15 +112,16 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
                 call.hold_response(len(content))
                 return content
         except Exception as error:
-            await abort(context, error, "ModelInfer", request_id)
+            fail(rpc, error, "ModelInfer", request_id)
+            return None
 
-    async def _infer_stream(self, _: Any, context: Any) -> None:
+    async def _infer_stream(self, rpc: Rpc) -> None:
         """Answer the requests of a stream, in their order."""
         try:
-            with self._calls.begin(context) as call:
+            with self._calls.begin(rpc) as call:
                 await InferStream(call, self.inferences).serve(self._calls)
         except Exception as error:
-            await abort(context, error, "ModelStreamInfer")
+            fail(rpc, error, "ModelStreamInfer")
 
 
 def _is_model_ready(documents: ModelDocuments, request: Any) -> bool:

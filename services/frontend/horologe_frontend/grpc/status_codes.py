@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
@@ -14,6 +14,8 @@ from horologe_frontend.http.http_messages import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from horologe_frontend.grpc.rpc_server import Rpc
 
 CODES: dict[Status, StatusCode] = {
     Status.INVALID_INPUT: StatusCode.INVALID_ARGUMENT,
@@ -50,12 +52,10 @@ def describe_failure(error: Exception, method: str) -> tuple[StatusCode, str, st
     return code, error.status.name, reason if len(reason) <= REASON_MAX else f"{reason[:REASON_MAX]}…"
 
 
-async def abort(context: Any, error: Exception, method: str, request_id: int = 0) -> NoReturn:
+def fail(rpc: Rpc, error: Exception, method: str, request_id: int = 0) -> None:
     """End a call with the status of an exception. `request_id`: for `horologe explain`; 0: none."""
     code, name, reason = describe_failure(error, method)
-    metadata = tuple(_trailing_metadata(error, code, name, reason, request_id))
-    await context.abort(code, reason, metadata)
-    raise AssertionError("abort returned")
+    rpc.fail(code, reason, tuple(_trailing_metadata(error, code, name, reason, request_id)))
 
 
 def _trailing_metadata(

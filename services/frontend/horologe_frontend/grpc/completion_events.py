@@ -1,0 +1,67 @@
+"""Events of gRPC's C core, handled on the loop."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from grpc._cython import cygrpc
+
+from horologe_common.service.log import logger
+
+if TYPE_CHECKING:
+    import asyncio
+
+EVENTS_MAX = 64
+"""Events that are handled in one iteration of the loop."""
+NO_WAIT = 0.0
+"""Deadline in the past: a poll returns at once."""
+log = logger("grpc")
+
+
+class CompletionEvents:
+    """Polls a completion queue. The tag of each operation is a function that gets its event, on the loop.
+
+    A thread waits for the first event. The loop then polls until there are no more, and the thread waits again. So a
+    server under load needs one wake-up of the loop for many events.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.queue: Any = cygrpc.CompletionQueue()
+        self._loop = loop
+        self._first: Any = None
+        """The event for which the thread has waited."""
+        self._may_wait = threading.Event()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begin to handle events. No operation may be started before."""
+        threading.Thread(target=self._wait, name="grpc-events", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread. Call this on the loop, after the last event."""
+        self._is_closed = True
+        self._may_wait.set()
+
+    def _wait(self) -> None:
+        while not self._is_closed:
+            self._first = self.queue.poll()
+            self._may_wait.clear()
+            self._loop.call_soon_threadsafe(self._handle_events)
+            self._may_wait.wait()
+
+    def _handle_events(self) -> None:
+        """Handle the events that have arrived. Without any, let the thread wait for the next one."""
+        event, self._first = self._first, None
+        poll, timeout = self.queue.poll, cygrpc.CompletionType.queue_timeout
+        for _ in range(EVENTS_MAX):
+            event = event or poll(NO_WAIT)
+            if event.completion_type == timeout:
+                self._may_wait.set()
+                return
+            try:
+                event.tag(event)
+            except Exception:  # the other events must still be handled
+                log.exception("event fault")
+            event = None
+        self._loop.call_soon(self._handle_events)
