@@ -132,10 +132,8 @@ class FakeGateway(Gateway):
         buffers: Sequence[Buffer],
         on_reply: Callable[[Any, Sequence[Buffer]], None],
         client: str,
-        sent_ns: int = 0,
     ) -> int:
-        if message.model == "broken":
-            raise RuntimeError("a fault of ours")
+        self._check(message)
         task = asyncio.ensure_future(self.predict(message, buffers, client))
         task.add_done_callback(lambda task: None if task.cancelled() else on_reply(*task.result()))
         self._last_id += 1
@@ -145,9 +143,14 @@ class FakeGateway(Gateway):
     def cancel(self, key: int) -> None:
         self.tasks.pop(key).cancel()
 
+    def _check(self, predict: Predict) -> None:
+        if predict.model == "broken":
+            raise RuntimeError("a fault of ours")
+
     async def predict(
         self, predict: Predict, buffers: Sequence[Buffer], client: str
     ) -> tuple[Answer, Sequence[Buffer]]:
+        self._check(predict)
         self.predicts.append(predict)
         self.clients.append(client)
         if not predict.model:

@@ -54,16 +54,13 @@ class Gateway:
         except Exception:  # the other replies of the turn must still be delivered
             log.exception("reply fault", message=type(message).__name__)
 
-    def send(
-        self, predict: Predict, buffers: Sequence[Buffer], on_reply: OnReply, client: str, sent_ns: int = 0
-    ) -> int:
+    def send(self, predict: Predict, buffers: Sequence[Buffer], on_reply: OnReply, client: str) -> int:
         """Send a Predict for a client under a new id, which is returned. `on_reply` gets the Answer in a later turn.
 
-        `sent_ns`: when it came, if it has waited since. An inference over HTTP uses this instead of `call`, because a
-        task and a future cost 6 us.
+        An inference over HTTP uses this instead of `call`, because a task and a future cost 6 us.
         """
         key = self._register(on_reply)
-        predict = msgspec.structs.replace(predict, id=key, client=client, sent_ns=sent_ns)
+        predict = msgspec.structs.replace(predict, id=key, client=client)
         self._reactor.post(self._address, self.core.address, predict, buffers)
         return key
 

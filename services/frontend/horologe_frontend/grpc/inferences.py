@@ -10,7 +10,6 @@ from horologe_common.status import InvalidInput, Status
 from horologe_frontend.answer_stream import AnswerStream
 from horologe_frontend.core.access import Scope
 from horologe_frontend.grpc.calls import find_metadata
-from horologe_frontend.grpc.gathered_requests import GatheredRequests
 from horologe_frontend.grpc.inference_messages import classify_outputs, limit_budget, read_in_steps, write_response
 from horologe_frontend.grpc.known_messages import KnownMessages
 from horologe_frontend.grpc.messages import ModelInferRequest, parse
@@ -36,7 +35,6 @@ class Inferences:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._known = KnownMessages()
-        self._requests = GatheredRequests(gateway)
 
     async def read(self, call: Call, held: HeldBytes, content: bytes) -> InferenceRequest:
         """Return the inference in a ModelInferRequest, with the deadline and the trace of the call.
@@ -81,11 +79,7 @@ class Inferences:
         """
         if inference.predict.stream is not None:
             raise InvalidInput(f"model {inference.predict.model!r}: streams its outputs: use ModelStreamInfer")
-        return await self._requests.predict(inference.predict, inference.buffers, client)
-
-    def close(self) -> None:
-        """Release what was opened. No request may be sent any more."""
-        self._requests.close()
+        return await self._gateway.predict(inference.predict, inference.buffers, client)
 
     async def write(
         self,

@@ -1,7 +1,7 @@
 """A server on gRPC's C core: calls with a task each, whose messages are bytes.
 
 It replaces the server of `grpc.aio`, which needs three tasks and five wake-ups of the loop for a call
-(docs/adr/0044-a-server-on-the-c-core.md). It uses the C core as the synchronous server of grpcio does.
+(docs/adr/0037-grpc-in-the-edge.md). It uses the C core as the synchronous server of grpcio does.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ class Rpc:
 
     async def read(self) -> bytes | None:
         """Return the next message, or None after the last one."""
-        self._reading = reading = asyncio.get_running_loop().create_future()
+        reading: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._reading = reading
         self._start((cygrpc.ReceiveMessageOperation(0),), partial(self._on_message, reading))
-        return await reading
+        message = await reading
+        self._reading = None
+        return message
 
     def fail_read(self, error: Exception) -> None:
         """Let a `read` that waits raise an error."""

@@ -131,7 +131,6 @@ class GrpcServer:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        self._service.inferences.close()
 
 
 def server_options(http: HttpSettings, reuse_port: bool) -> tuple[tuple[str, int], ...]:

@@ -51,7 +51,7 @@ LOADS = {"RepositoryModelLoad": "load", "RepositoryModelUnload": "unload"}
 
 
 class InferenceService:
-    """Serves the protocol. Every method reads its message itself, after the call has been counted and its key checked."""
+    """Serves the protocol. Every method reads its message after the call has been counted and its key checked."""
 
     def __init__(self, gateway: Gateway, documents: ModelDocuments, calls: Calls) -> None:
         self._documents = documents
