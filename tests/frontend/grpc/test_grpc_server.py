@@ -268,6 +268,22 @@ async def test_a_cancelled_call_cancels_its_request() -> None:
 
 
 @in_loop
+async def test_calls_that_end_at_any_moment_leave_nothing() -> None:
+    async with open_door() as door:
+        content = infer_request("slow").SerializeToString()
+        call = door.channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        for wait_us in range(0, 2000, 20):
+            pending = [call(content, timeout=wait_us / 1e6) for _ in range(4)]
+            await asyncio.sleep(wait_us / 1e6)
+            for one in pending[:2]:
+                one.cancel()
+        await until(lambda: door.clients.total.requests == 0)
+        assert not door.server.calls.count
+        door.gateway.slow_answers.set()
+        assert (await door.call("ModelInfer", infer_request())).model_name == "echo"
+
+
+@in_loop
 async def test_an_expired_deadline_cancels_the_request() -> None:
     async with open_door() as door:
         error = await door.failure("ModelInfer", infer_request("slow"), timeout=0.2)

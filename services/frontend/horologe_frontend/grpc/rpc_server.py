@@ -32,8 +32,8 @@ class Rpc:
     """One call: its metadata, messages and status. Used on the loop only."""
 
     __slots__ = (
-        "_batches", "_call", "_deadline_s", "_has_begun", "_is_running", "_reading", "_server",
-        "is_ended", "metadata", "on_done", "task",
+        "_batches", "_call", "_deadline_s", "_has_begun", "_reading", "_server", "_task",
+        "is_ended", "metadata", "on_done",
     )  # fmt: skip
 
     def __init__(self, server: RpcServer, event: Any) -> None:
@@ -43,14 +43,15 @@ class Rpc:
         self.metadata: Sequence[tuple[str, str | bytes]] = event.invocation_metadata
         self._batches = 0
         """Batches of operations whose event has not come."""
-        self._has_begun = self._is_running = False
-        """The initial metadata has been sent; the handler runs."""
+        self._has_begun = False
+        """The initial metadata has been sent."""
         self._reading: asyncio.Future[bytes | None] | None = None
         self.is_ended = False
         """A status has been sent, or the call was cancelled."""
         self.on_done: Callable[[], None] | None = None
         """Called once gRPC has sent everything."""
-        self.task: asyncio.Task[None]
+        self._task: asyncio.Task[None] | None = None
+        """Runs the handler. None: it has ended."""
 
     def peer(self) -> str:
         """Return the address of the client, such as `ipv4:10.0.0.1:55000`."""
@@ -83,6 +84,8 @@ class Rpc:
 
     async def write(self, message: bytes) -> None:
         """Send a message, and wait until another one may be sent. Raise `ConnectionError` if the client has left."""
+        if self.is_ended:
+            raise ConnectionError("the call has ended")
         writing: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._start((*self._begin(), cygrpc.SendMessageOperation(message, 0)), partial(self._on_written, writing))
         if not await writing:
@@ -115,8 +118,8 @@ class Rpc:
 
     def run(self, handler: Handler) -> None:
         """Begin the task of the handler."""
-        self._is_running = True
-        self.task = asyncio.get_running_loop().create_task(self._run(handler))
+        self._task = task = asyncio.get_running_loop().create_task(self._run(handler))
+        task.add_done_callback(self._on_task_done)  # a task that is cancelled before it begins runs no `finally`
 
     async def _run(self, handler: Handler) -> None:
         try:
@@ -128,9 +131,6 @@ class Rpc:
         except Exception:
             log.exception("call fault")
             self.fail(StatusCode.INTERNAL, "internal error")
-        finally:
-            self._is_running = False
-            self._remove_if_done()
 
     def watch_end(self) -> None:
         """Cancel the task if the client cancels the call, or its deadline passes."""
@@ -139,7 +139,8 @@ class Rpc:
     def _on_close(self, event: Any) -> None:
         if event.batch_operations[0].cancelled() and not self.is_ended:
             self.is_ended = True
-            self.task.cancel()
+            if self._task is not None:
+                self._task.cancel()
         self._on_event(event)
 
     def _start(self, operations: tuple[Any, ...], on_event: Callable[[Any], None]) -> None:
@@ -151,8 +152,12 @@ class Rpc:
         self._batches -= 1
         self._remove_if_done()
 
+    def _on_task_done(self, task: object) -> None:
+        self._task = None
+        self._remove_if_done()
+
     def _remove_if_done(self) -> None:
-        if self.is_ended and not self._batches and not self._is_running:
+        if self.is_ended and not self._batches and self._task is None:
             if self.on_done is not None:
                 self.on_done()
             self._server.remove(self)
@@ -221,11 +226,11 @@ class RpcServer:
 
     def _on_call(self, event: Any) -> None:
         self._requested -= 1
-        if not event.success:  # the server is stopping
-            self._end_if_idle()
-            return
         if not self._is_stopping:
             self._request_call()
+        if not event.success:
+            self._end_if_idle()
+            return
         rpc, handler = Rpc(self, event), self._handlers.get(event.call_details.method)
         self._rpcs[rpc] = None
         if handler is None:
