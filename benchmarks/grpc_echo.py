@@ -3,19 +3,21 @@
     python benchmarks/grpc_echo.py                    # no-op, 64 requests in flight
     python benchmarks/grpc_echo.py --rounds 10 --clients 1
 
-The echo answers with the bytes of the request, which it does not decode: the limit of grpc.aio on this machine.
+The echo answers with the bytes of the request, which it does not decode. It prints the CPU time of each process per
+request, and the rate that the cores allow.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -29,11 +31,12 @@ from bench.server_process import Server, free_port
 from bench.workload import ROOT
 from horologe_frontend.grpc.messages import SERVICE, ModelInferRequest, ModelInferResponse
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 METHOD = f"/{SERVICE}/ModelInfer"
 LEAST = 0.7
 """Least ratio of Horologe to the echo."""
-
-
 TIMEOUT_S = 10.0
 SLO_MS = 1000
 """Long enough that no request is refused: throughput is measured, not admission."""
@@ -92,17 +95,23 @@ async def drive(address: str, clients: int, seconds: float) -> float:
         return done / (time.monotonic() - begin_s)
 
 
-def measure(address: str, process: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Return the requests per second, and the microseconds of CPU time of the server per request."""
-    server = psutil.Process(process)
-    before = server.cpu_times()
+class Measured(NamedTuple):
+    """Requests per second, and microseconds of CPU time of each process per request."""
+
+    rate: float
+    cpu_us: dict[str, float]
+
+
+def measure(address: str, processes: dict[str, psutil.Process], options: argparse.Namespace) -> Measured:
+    """Send requests for `options.seconds`. Return what they cost."""
+    before = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
     rate = uvloop.run(drive(address, options.clients, options.seconds))
-    after = server.cpu_times()
-    used_s = after.user + after.system - before.user - before.system
-    return rate, used_s / (rate * options.seconds) * 1e6
+    scale = 1e6 / (rate * options.seconds)
+    used = {name: (sum(process.cpu_times()[:2]) - before[name]) * scale for name, process in processes.items()}
+    return Measured(rate, used)
 
 
-def compare(options: argparse.Namespace) -> list[list[tuple[float, float]]]:
+def compare(options: argparse.Namespace) -> list[list[Measured]]:
     """Return what `measure` returns for the echo and for Horologe, by round."""
     port = free_port()
     command = [sys.executable, str(Path(__file__).resolve()), "--serve", str(port)]
@@ -112,10 +121,23 @@ def compare(options: argparse.Namespace) -> list[list[tuple[float, float]]]:
         Server(command, Path(folder) / "echo") as echo,
         start_horologe(launch, "noop") as horologe,
     ):
-        sides = {f"127.0.0.1:{port}": echo.processes()[0].pid, horologe.grpc: horologe.pids["edge"]}
-        for address, pid in sides.items():
-            measure(address, pid, argparse.Namespace(clients=options.clients, seconds=1.0))
-        return [[measure(address, pid, options) for address, pid in sides.items()] for _ in range(options.rounds)]
+        client = {"client": psutil.Process()}
+        sides = {
+            f"127.0.0.1:{port}": {"server": echo.processes()[0], **client},
+            horologe.grpc: {**{name: psutil.Process(pid) for name, pid in horologe.pids.items()}, **client},
+        }
+        for address, processes in sides.items():
+            measure(address, processes, argparse.Namespace(clients=options.clients, seconds=1.0))
+        return [[measure(*side, options) for side in sides.items()] for _ in range(options.rounds)]
+
+
+def print_side(name: str, measured: Sequence[Measured]) -> None:
+    """Print medians, and the rate at which the processes would occupy all cores."""
+    rate = statistics.median(one.rate for one in measured)
+    cpu_us = {process: statistics.median(one.cpu_us[process] for one in measured) for process in measured[0].cpu_us}
+    parts = ", ".join(f"{process} {used:.0f}" for process, used in cpu_us.items() if used >= 1)
+    cores, total = os.cpu_count() or 1, sum(cpu_us.values())
+    print(f"{name}: {rate:.0f}/s; CPU time per request (us): {parts}; {cores} cores allow {cores / total * 1e6:.0f}/s")
 
 
 def main() -> int:
@@ -129,10 +151,9 @@ def main() -> int:
         uvloop.run(serve_echo(options.serve))
     report.print_machine(report.describe_machine())
     rows = compare(options)
-    ratios = [horologe[0] / echo[0] for echo, horologe in rows]
-    for name, side in (("echo", 0), ("horologe", 1)):
-        rate, cpu = (statistics.median(row[side][value] for row in rows) for value in (0, 1))
-        print(f"{name}: {rate:.0f}/s, server {cpu:.0f} us of CPU time per request")
+    ratios = [horologe.rate / echo.rate for echo, horologe in rows]
+    for name, side in zip(("echo", "horologe"), zip(*rows, strict=True), strict=True):
+        print_side(name, side)
     median = statistics.median(ratios)
     print(f"ratio {median:.2f} ({min(ratios):.2f}-{max(ratios):.2f}), wanted at least {LEAST}")
     return 0 if median >= LEAST else 1

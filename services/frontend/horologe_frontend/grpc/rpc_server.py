@@ -1,7 +1,7 @@
 """A server on gRPC's C core: calls with a task each, whose messages are bytes.
 
-It replaces the server of `grpc.aio`, which needs three tasks and five wake-ups of the loop for a call
-(docs/adr/0037-grpc-in-the-edge.md). It uses the C core as the synchronous server of grpcio does.
+It uses the C core as the synchronous server of grpcio does. The server of `grpc.aio` would need three tasks for a call,
+and a wake-up of the loop for each event (docs/adr/0037-grpc-in-the-edge.md).
 """
 
 from __future__ import annotations
