@@ -51,12 +51,14 @@ class CompletionEvents:
             self._may_wait.wait()
 
     def _handle_events(self) -> None:
-        """Handle the events that have arrived. Without any, let the thread wait for the next one."""
+        """Handle the events that have arrived, again in the next iteration; without any, let the thread wait."""
         event, self._first = self._first, None
         poll, timeout = self.queue.poll, cygrpc.CompletionType.queue_timeout
-        for _ in range(EVENTS_MAX):
+        for handled in range(EVENTS_MAX):
             event = event or poll(NO_WAIT)
             if event.completion_type == timeout:
+                if handled:  # the calls that run now may start operations whose events come at once
+                    break
                 self._may_wait.set()
                 return
             try:
