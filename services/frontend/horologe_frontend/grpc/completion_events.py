@@ -31,35 +31,34 @@ class CompletionEvents:
         self._loop = loop
         self._first: Any = None
         """The event for which the thread has waited."""
-        self._may_wait = threading.Event()
-        self._is_closed = False
+        self._may_wait = threading.Lock()
+        """Held while the loop handles events."""
+        self._may_wait.acquire()
 
     def start(self) -> None:
         """Begin to handle events. No operation may be started before."""
         threading.Thread(target=self._wait, name="grpc-events", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread. Call this on the loop, after the last event."""
-        self._is_closed = True
-        self._may_wait.set()
+        """End the thread. No operation may be started any more, or wait for its event."""
+        self.queue.shutdown()
 
     def _wait(self) -> None:
-        while not self._is_closed:
-            self._first = self.queue.poll()
-            self._may_wait.clear()
+        while (event := self.queue.poll()).tag is not None:  # None: the queue has been shut down
+            self._first = event
             self._loop.call_soon_threadsafe(self._handle_events)
-            self._may_wait.wait()
+            self._may_wait.acquire()
 
     def _handle_events(self) -> None:
         """Handle the events that have arrived, again in the next iteration; without any, let the thread wait."""
         event, self._first = self._first, None
-        poll, timeout = self.queue.poll, cygrpc.CompletionType.queue_timeout
+        poll = self.queue.poll
         for handled in range(EVENTS_MAX):
             event = event or poll(NO_WAIT)
-            if event.completion_type == timeout:
+            if event.tag is None:  # there is no event
                 if handled:  # the calls that run now may start operations whose events come at once
                     break
-                self._may_wait.set()
+                self._may_wait.release()
                 return
             try:
                 event.tag(event)

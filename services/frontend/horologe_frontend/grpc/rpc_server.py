@@ -247,6 +247,6 @@ class RpcServer:
 
     def _end_if_idle(self) -> None:
         if self._is_shut_down and not self._rpcs and not self._requested:
-            self._events.close()
             self._server.destroy()
+            self._events.close()
             self._has_ended.set()
