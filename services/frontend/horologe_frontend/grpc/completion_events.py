@@ -32,15 +32,15 @@ class CompletionEvents:
         self._first: Any = None
         """The event for which the thread has waited."""
         self._may_wait = threading.Lock()
-        """Held while the loop handles events."""
+        """Released when the thread may wait for the next event."""
         self._may_wait.acquire()
 
     def start(self) -> None:
-        """Begin to handle events. No operation may be started before."""
+        """Begin to handle events."""
         threading.Thread(target=self._wait, name="grpc-events", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread. No operation may be started any more, or wait for its event."""
+        """End the thread, once every operation has had its event. None may be started any more."""
         self.queue.shutdown()
 
     def _wait(self) -> None:
