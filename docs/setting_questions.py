@@ -21,6 +21,7 @@ QUESTIONS = {
     "Which device does a worker use, and how much memory?": """
         worker.device worker.device_id worker.hardware worker.shares worker.share_percent worker.share_mechanism
         worker.emulated_device worker.pages_bytes worker.host_bytes worker.io_cache_bytes worker.realtime worker.pin
+        worker.exec_cpus
     """,
     "In which order do requests run?": """
         controller.scheduler controller.fairness controller.admission controller.margin_ns controller.in_flight

@@ -29,6 +29,7 @@ from horologe_cli.doctor.system_checks import (
     check_synchronization,
     read_clock_state,
 )
+from horologe_cli.local.layout import Machine, Wanted, plan_layout
 from horologe_frontend.tls import TlsSettings
 from horologe_gpu_worker.settings import WorkerSettings
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from horologe_cli.doctor.finding import Finding
 
+EIGHT_CORES = Machine((tuple((cpu,) for cpu in range(8)),))
 MEMORY = "MemTotal: 16000000 kB\nMemAvailable: 12582912 kB\nSwapTotal: {total} kB\nSwapFree: {free} kB\n"
 
 
@@ -75,11 +77,12 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_cores_are_compared_with_workers_and_their_lanes(workers: int, core_level: str, lanes: str) -> None:
-    cores, lane = only(check_cores(workers)), only(check_lanes(workers))
+    layout, crowded = (plan_layout(EIGHT_CORES, Wanted(count)) for count in (workers, 8))
+    cores, lane = only(check_cores(layout)), only(check_lanes(layout))
     assert cores.level == core_level
     assert lane.found == lanes
     assert lane.level == ("ok" if workers <= 4 else "warn")
-    assert "at most 7" in only(check_cores(8)).hint
+    assert "at most 7" in only(check_cores(crowded)).hint
 
 
 def test_a_quota_of_the_container_is_found_with_the_times_it_was_reached(tmp_path: Path) -> None:

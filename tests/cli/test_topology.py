@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horologe_cli.local.layout import Gpu, Machine
 from horologe_cli.local.topology import SystemOptions, Topology, build_topology
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import WantedShare
@@ -95,3 +96,30 @@ def test_a_port_of_grpc_that_is_taken_is_an_error(tmp_path: Path) -> None:
 def test_grpc_needs_keys_beyond_this_machine(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"grpc.host: 0.0.0.0 is not loopback and no keys are set"):
         build_topology(OPTIONS._replace(models=str(tmp_path), grpc="0.0.0.0:0"), tmp_path, {})
+
+
+def test_frontends_share_their_ports_and_only_the_first_has_unix_sockets(tmp_path: Path) -> None:
+    clients = ("tcp://127.0.0.1:0", f"ipc://{tmp_path}/clients")
+    options = OPTIONS._replace(models=str(tmp_path), clients=clients, frontends=2, profiler=True)
+    topology = build_topology(options, tmp_path, {})
+    children = {child.name: child.arguments for child in topology.children}
+    assert list(children)[:4] == ["frontend-0", "frontend-1", "selector", "controller"]
+    for number in ("0", "1"):
+        assert {f"--set=frontend.name={number}", "--set=frontend.reuse_port=true"} <= set(
+            children[f"frontend-{number}"]
+        )
+    last = [argument for argument in children["frontend-1"] if argument.startswith("--set=frontend.clients=")][-1]
+    assert last == f"--set=frontend.clients={topology.clients[0]}"
+    (connected,) = [argument for argument in children["profiler"] if argument.startswith("--set=links.connect=")]
+    assert [text.rpartition("/")[2] for text in connected.split(",")] == ["frontend-0", "frontend-1", "controller"]
+
+
+def test_a_worker_gets_the_cores_and_the_gpu_of_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine((tuple((cpu,) for cpu in range(8)),), (Gpu(0),))
+    monkeypatch.setattr("horologe_cli.local.topology.read_machine", lambda gpus: machine)
+    topology = build_topology(OPTIONS._replace(models=str(tmp_path)), tmp_path, {})
+    (worker,) = [child for child in topology.children if child.name == "worker-0"]
+    assert worker.cpus == tuple(range(8))
+    settings = {"exec_cpus=7,6,5,4,3,2", "device=cuda:0", "hardware=cuda"}
+    assert {f"--set=worker.{text}" for text in settings} <= set(worker.arguments)
+    assert topology.hardware == "cuda"

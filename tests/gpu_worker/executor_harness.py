@@ -128,8 +128,8 @@ class StubScans:
 class ExecutorHarness:
     """Executors with an inbox in place of the reactor."""
 
-    def __init__(self, store: StubStore) -> None:
-        self.executors = Executors("worker/0#w", WorkerSettings(realtime=False), store, StubScans())
+    def __init__(self, store: StubStore, settings: WorkerSettings | None = None) -> None:
+        self.executors = Executors("worker/0#w", settings or WorkerSettings(realtime=False), store, StubScans())
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.executors.start(self.post, self.post)
 

@@ -17,6 +17,8 @@ from horologe_common.service.settings import SettingsError
 from horologe_common.setting_ranges import NAME_PATTERN
 from horologe_gpu_worker.runtime import DeviceConfig
 
+CPUS_PATTERN = r"^([0-9]{1,5}(,[0-9]{1,5})*)?\Z"
+
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of a worker process."""
@@ -71,6 +73,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pin: bool = True
     """Pin each EXEC lane to a CPU of its own, on machines with at least four CPUs. Workers with the same `worker.cache`
     never use the same CPU.
+    """
+    exec_cpus: Annotated[str, Meta(pattern=CPUS_PATTERN)] = ""
+    """CPUs of the EXEC lanes, the first share's first: `7,6`. Lanes without one are not pinned. Empty: free CPUs, as
+    `worker.pin` says. `horologe up` sets it on machines with at least eight CPUs.
     """
     load_timeout_ns: int = s(120)
     """Time until a model must have been read, loaded and measured, unless its `model.toml` has a

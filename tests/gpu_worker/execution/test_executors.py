@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Event, current_thread
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from horologe_common.clock import NEVER_NS, monotonic_ns, ms, s, us
 from horologe_common.status import ModelFailed, Status
 from horologe_gpu_worker.core.lanes import Abort, Operation
 from horologe_gpu_worker.runtime import ProcessFailed
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     pass
@@ -163,6 +165,18 @@ def test_a_batch_goes_through_the_memory_of_a_device_and_frees_its_slot() -> Non
     harness.executors.stop()
     del staged, ran, got
     assert sorted(model.freed) == [1, 2, 3]
+
+
+def test_an_exec_lane_runs_on_its_cpu_and_the_other_threads_on_any() -> None:
+    allowed, used = os.sched_getaffinity(0), []
+    model = Sum(lambda: used.append(os.sched_getaffinity(0)))
+    settings = WorkerSettings(realtime=False, exec_cpus=str(max(allowed)))
+    pinned = ExecutorHarness(StubStore(sum=model), settings)
+    pinned.load("sum/1")
+    pinned.do(an_exec([1]))
+    pinned.executors.stop()
+    assert used[-1] == {max(allowed)}
+    assert os.sched_getaffinity(0) == allowed
 
 
 def test_stopping_closes_the_models_and_begins_nothing_more(store: StubStore) -> None:

@@ -113,6 +113,13 @@ def test_every_child_has_a_session_whose_priority_follows_its_niceness(
         assert group.read_text().endswith(f"nice {os.nice(0) + 3}\n")
 
 
+def test_a_child_uses_the_cpus_of_its_specification(supervise: Callable[..., Supervisor], events: Events) -> None:
+    last = max(os.sched_getaffinity(0))
+    supervisor = supervise(child("a")._replace(cpus=(last,)))
+    events.wait_until(lambda: bool(events.started("a")))
+    assert os.sched_getaffinity(supervisor.pids()["a"]) == {last}
+
+
 def test_a_killed_child_is_started_again(supervise: Callable[..., Supervisor], events: Events) -> None:
     supervisor = supervise(child("a"), child("b"))
     events.wait_until(lambda: bool(events.started("a") and events.started("b")))

@@ -15,6 +15,7 @@ from horologe_cli.doctor.cpu_checks import (
     check_cores,
     check_governor,
     check_lanes,
+    check_layout,
     check_load,
     check_quota,
     check_realtime,
@@ -32,8 +33,10 @@ from horologe_cli.doctor.system_checks import (
     check_swap,
     check_synchronization,
 )
+from horologe_cli.local.layout import Wanted, plan_layout
+from horologe_cli.local.machine import read_machine
 from horologe_cli.local.ports import is_port_in_use
-from horologe_cli.local.topology import default_workers, parse_flags
+from horologe_cli.local.topology import parse_flags
 from horologe_common.service.settings import load_settings
 from horologe_frontend.tls import TlsSettings
 from horologe_gpu_worker.settings import WorkerSettings
@@ -51,13 +54,16 @@ def run_checks(workers: int = 0, root: Path = Path("/"), config: str = "", sets:
 
     A check that this system does not support yields a warning. Raises `SettingsError` for an invalid setting.
     """
-    workers = workers or default_workers()
     file, flags = config or os.environ.get("HOROLOGE_CONFIG"), parse_flags(sets)
     worker = load_settings(WorkerSettings, "worker", file, os.environ, flags.get("worker"))
     tls = load_settings(TlsSettings, "tls", file, os.environ, flags.get("tls"))
+    machine = read_machine(root, gpus=worker.device == WorkerSettings().device)
+    layout = plan_layout(machine, Wanted(workers, pin=worker.pin))
+    workers = len(layout.workers)
     checks: list[Callable[[], Iterable[Finding]]] = [
-        partial(check_container, root), partial(check_cores, workers), partial(check_lanes, workers),
-        partial(check_quota, root), partial(check_governor, root), partial(check_steal, root), check_realtime,
+        partial(check_container, root), partial(check_layout, layout), partial(check_cores, layout),
+        partial(check_lanes, layout), partial(check_quota, root), partial(check_governor, root),
+        partial(check_steal, root), check_realtime,
         partial(check_sessions, root), check_load, partial(check_memory, worker, workers, root),
         partial(check_huge_pages, root), partial(check_swap, root), check_limits,
         partial(check_clock, root), check_synchronization, check_ports,

@@ -8,11 +8,14 @@ import time
 from typing import TYPE_CHECKING
 
 from horologe_cli.doctor.finding import Finding, graded, read_fields, read_text
+from horologe_cli.local.machine import read_quota
 from horologe_gpu_worker.execution.realtime import PINNING_CPUS_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from horologe_cli.local.layout import Layout
 
 STEAL_MAX = 0.01
 """Share of the time that a hypervisor may take for other machines. 1%: a batch of 10 ms then takes 10.1 ms on average,
@@ -22,21 +25,30 @@ STEAL, GUEST = 7, 8
 """Position of `steal`, and of `guest`, which `user` includes, in the line `cpu` of /proc/stat."""
 
 
-def check_cores(workers: int) -> Iterator[Finding]:
-    """Check that every worker and the edge have a core of their own."""
-    cores = len(os.sched_getaffinity(0))
-    needed = workers + 1
-    use = f"{cores} for {_plural(workers, 'worker')} and the edge"
+def check_layout(layout: Layout) -> Iterator[Finding]:
+    """Name the processes that `horologe up` would run."""
+    services, gpus = ", ".join(place.name for place in layout.services), sum(w.gpu is not None for w in layout.workers)
+    found = f"{services}, {_plural(len(layout.workers), 'worker')}" + (f", {gpus} on a GPU" if gpus else "")
+    yield Finding("layout", "ok", found, "" if len(layout.services) == 1 else "all CPUs: horologe up --dry-run")
+
+
+def check_cores(layout: Layout) -> Iterator[Finding]:
+    """Check that every worker and every service have a core of their own."""
+    cores, services, workers = len(os.sched_getaffinity(0)), len(layout.services), len(layout.workers)
+    needed = workers + services
+    use = f"{cores} for {_plural(workers, 'worker')} and {'the edge' if services == 1 else f'{services} services'}"
     hint = "clients and other programs compete for these cores; add cores"
     if cores < needed:
-        hint = f"run at most {max(1, cores - 1)} (--workers), or add cores"
-    yield graded("cores", cores >= 2 * needed or cores >= needed + 2, use, hint)
+        hint = f"run at most {max(1, cores - services)} (--workers), or add cores"
+    yield graded("cores", bool(layout.background_cpus) or cores >= 2 * needed or cores >= needed + 2, use, hint)
 
 
-def check_lanes(workers: int) -> Iterator[Finding]:
+def check_lanes(layout: Layout) -> Iterator[Finding]:
     """Check that the EXEC lane of every worker can be pinned to a core of its own."""
-    cores = len(os.sched_getaffinity(0))
+    cores, workers = len(os.sched_getaffinity(0)), len(layout.workers)
     pinned = min(workers, cores // 2 if cores >= PINNING_CPUS_MIN else 0)
+    if layout.background_cpus:
+        pinned = workers
     hint = (
         f"an unpinned lane starts late if its core is busy: at least {PINNING_CPUS_MIN} cores, and two for each EXEC "
         "lane (docker: cpuset)"
@@ -46,7 +58,7 @@ def check_lanes(workers: int) -> Iterator[Finding]:
 
 def check_quota(root: Path) -> Iterator[Finding]:
     """Check for a CPU quota of the cgroup: it stops every thread of the group for the rest of a period."""
-    quota, period = _read_quota(root / "sys/fs/cgroup")
+    quota, period = read_quota(root / "sys/fs/cgroup")
     if quota is None:
         yield Finding("CPU quota", "ok", "none")
         return
@@ -54,15 +66,6 @@ def check_quota(root: Path) -> Iterator[Finding]:
     hint = "a quota stops all threads for up to a period; use a cpuset (docker --cpuset-cpus) instead of --cpus"
     found = f"{quota / period:.2f} cores per {period / 1000:g} ms, reached {_plural(stopped, 'time')}"
     yield Finding("CPU quota", "warn", found, hint)
-
-
-def _read_quota(group: Path) -> tuple[int | None, int]:
-    """Return quota (None: unlimited) and period in microseconds, of cgroup v2, else of v1."""
-    if text := read_text(group / "cpu.max"):
-        quota, period = text.split()
-        return (None if quota == "max" else int(quota)), int(period)
-    quota_us = int(read_text(group / "cpu/cpu.cfs_quota_us") or -1)
-    return (None if quota_us < 0 else quota_us), int(read_text(group / "cpu/cpu.cfs_period_us") or 100_000)
 
 
 def check_sessions(root: Path) -> Iterator[Finding]:

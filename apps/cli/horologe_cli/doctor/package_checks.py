@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
-import runpy
 import sqlite3
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_cli.doctor.finding import Finding, graded
+from horologe_cli.local.machine import cuda_devices, read_torch_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,11 +73,7 @@ def check_stores() -> Iterator[Finding]:
 
 
 def _describe_torch(package: Path) -> str:
-    """Read PyTorch's version and CUDA version from its version.py: importing torch takes seconds."""
-    try:
-        variables = runpy.run_path(str(package.parent / "version.py"))
-    except (OSError, ImportError):
-        variables = {}
+    variables = read_torch_version(package)
     number = variables.get("__version__") or _version("torch")
     if cuda := variables.get("cuda"):
         return f"torch {number}, {_describe_devices(f'CUDA {cuda}')}"
@@ -88,18 +83,6 @@ def _describe_torch(package: Path) -> str:
 def _describe_devices(platform: str) -> str:
     count = cuda_devices()
     return f"{platform}, {count} device{'s' if count > 1 else ''}" if count else f"{platform}, no device: CPU"
-
-
-def cuda_devices() -> int:
-    """Return the number of CUDA devices visible to this process. 0 without a driver."""
-    count = ctypes.c_int()
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return 0
-    return count.value
 
 
 def _version(package: str) -> str:

@@ -1,10 +1,10 @@
 """Runs one service module as a child of the supervisor: the kernel kills it when the supervisor ends.
 
-    python -m horologe_cli.local.child_process --parent PID [--nice N] MODULE [ARGUMENT...]
+    python -m horologe_cli.local.child_process --parent PID [--nice N] [--cpus N,N,...] MODULE [ARGUMENT...]
 
 On Linux, the child itself requests the parent-death signal (PR_SET_PDEATHSIG), because running code between fork and
 exec is not safe in a parent with threads. On other systems a thread checks whether the parent still runs. `--nice`
-lowers the priority of the process, and of its session.
+lowers the priority of the process, and of its session. `--cpus` limits the process to these CPUs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="horologe_cli.local.child_process")
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--nice", type=int, default=0)
+    parser.add_argument("--cpus", default="")
     parser.add_argument("module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     end_with_parent(arguments.parent)
     if arguments.nice:
         lower_priority(arguments.nice)
+    if arguments.cpus:
+        with contextlib.suppress(OSError):  # they were taken from the control group since the supervisor started
+            os.sched_setaffinity(0, map(int, arguments.cpus.split(",")))
     sys.argv = [arguments.module, *arguments.arguments]
     runpy.run_module(arguments.module, run_name="__main__", alter_sys=True)
 

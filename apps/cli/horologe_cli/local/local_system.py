@@ -93,7 +93,7 @@ class LocalSystem:
 
     def __enter__(self) -> LocalSystem:
         if self.topology.control:
-            running = {f"worker-{number}": self.topology.hardware for number in range(self.topology.workers)}
+            running = {worker.name: self.topology.hardware for worker in self.topology.layout.workers}
             pool = WorkerPool(self.supervisor, running, self.topology.create_worker, self.topology.create_share)
             self._control = ControlServer(self.topology.control, pool)
             self._control.start()
@@ -144,7 +144,8 @@ class LocalSystem:
             return None
         workers = {share.worker for share in description.shares}
         loaded = is_partial or not any(is_loading(state) for state in models)
-        if len(workers) < self.topology.workers or not loaded or not (is_partial or _http_ready(self.topology.http)):
+        are_registered = len(workers) >= len(self.topology.layout.workers)
+        if not (are_registered and loaded and (is_partial or _http_ready(self.topology.http))):
             return None
         return description, models
 

@@ -40,11 +40,14 @@ class ChildSpec(NamedTuple):
     """Environment variables in addition to those of the supervisor."""
     hidden: tuple[str, ...] = ()
     """Environment variables of the supervisor that the process does not get."""
+    cpus: tuple[int, ...] = ()
+    """CPUs that the process may use. Empty: those of the supervisor."""
 
     def command(self) -> list[str]:
         nice = ["--nice", str(self.nice)] if self.nice else []
-        launcher = [sys.executable, "-m", "horologe_cli.local.child_process", "--parent", str(os.getpid()), *nice]
-        return [*launcher, self.module, *self.arguments]
+        cpus = ["--cpus", ",".join(map(str, self.cpus))] if self.cpus else []
+        launcher = [sys.executable, "-m", "horologe_cli.local.child_process", "--parent", str(os.getpid())]
+        return [*launcher, *nice, *cpus, self.module, *self.arguments]
 
 
 class ChildExit(NamedTuple):

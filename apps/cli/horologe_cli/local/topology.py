@@ -1,8 +1,8 @@
-"""Decides which processes run on one machine, and the settings of each.
+"""Decides which processes run on one machine (layout.py), and the settings of each.
 
-Fused (the default): the process `edge` (frontend, selector and controller) and the workers. Split: one process for each
-service. Profiler and tuner are always processes of their own. Workers are given the controller's endpoint only; the
-controller sends them the endpoints of the other services.
+Fused: the process `edge` (frontend, selector and controller) and the workers. Split: one process for each service, and
+perhaps several frontends. Profiler and tuner are always processes of their own. Workers are given the controller's
+endpoint only; the controller sends them the endpoints of the other services.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from horologe_cli.local.child_specs import ChildSpecs
+from horologe_cli.local.layout import Wanted, plan_layout
+from horologe_cli.local.machine import read_machine
 from horologe_cli.local.ports import check_free, free_port, split_address
 from horologe_common.service.settings import SettingsError, load_settings, unknown_section
 from horologe_gpu_worker.fetching.source import parse_source
@@ -21,15 +23,16 @@ from horologe_gpu_worker.fetching.source import parse_source
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from horologe_cli.local.layout import Layout
     from horologe_cli.local.supervisor import ChildSpec
     from horologe_common.wanted_shares import WantedShare
+    from horologe_gpu_worker.settings import WorkerSettings
 
 WORKER_NICE = 5
 """Nice value of workers if they occupy all cores, so that the edge need not wait for a core. Measured with two busy
 workers on two cores, a request to the edge took 8 ms (p90) and 12 ms (p99) at nice 0, 4 and 8 ms at 5, and the same at
 10. With more cores than workers, their nice value is 0."""
 WORKER_METRICS_PORT = 8020
-MAX_DEFAULT_WORKERS = 4
 RESERVED_LINK_FIELDS = ("bind", "connect", "advertise")
 """Fields of [links] that `horologe up` sets itself."""
 
@@ -39,7 +42,7 @@ class SystemOptions(NamedTuple):
 
     models: str = ""
     workers: int = 0
-    split: bool = False
+    split: bool | None = None
     http: str = ""
     clients: tuple[str, ...] = ()
     metrics: str = ""
@@ -50,6 +53,7 @@ class SystemOptions(NamedTuple):
     insecure: bool = False
     tuner: bool = False
     grpc: str = ""
+    frontends: int = 0
 
 
 class Topology(NamedTuple):
@@ -65,7 +69,7 @@ class Topology(NamedTuple):
     metrics: dict[str, str]
     """URL by process."""
     keys: str
-    workers: int
+    layout: Layout
     create_worker: Callable[[int, str], ChildSpec]
     """Returns the specification of a further worker by its number and hardware type."""
     create_share: Callable[[WantedShare], ChildSpec]
@@ -147,13 +151,13 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     grpc = _resolve_grpc(settings["grpc"], settings["http"], settings["tls"], flags)
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
-    workers = options.workers or default_workers()
+    layout = choose_layout(options, settings["worker"])
     if not settings["controller"].workers:
-        flags.setdefault("controller", {})["workers"] = str(workers)
-    metrics = _metrics_addresses(_process_names(options, workers), settings["metrics"].bind)
-    nice = WORKER_NICE if workers >= available_cores() else 0
-    builder = ChildSpecs(options.config, flags, metrics, folder, env, split=options.split, worker_nice=nice)
-    children = [*builder.services(), *(builder.worker(str(number)) for number in range(workers))]
+        flags.setdefault("controller", {})["workers"] = str(len(layout.workers))
+    metrics = _metrics_addresses(_process_names(options, layout), settings["metrics"].bind)
+    nice = WORKER_NICE if len(layout.workers) >= available_cores() else 0
+    builder = ChildSpecs(options.config, flags, metrics, folder, env, layout=layout, worker_nice=nice)
+    children = [*builder.services(), *map(builder.placed_worker, layout.workers)]
     if options.profiler:
         children.append(builder.profiler())
     control = ""
@@ -168,10 +172,10 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
         clients,
         urls,
         settings["links"].keys,
-        workers,
+        layout,
         builder.further_worker,
         builder.share_worker,
-        settings["worker"].hardware or settings["worker"].device,
+        settings["worker"].hardware or ("cuda" if layout.workers[0].gpu is not None else settings["worker"].device),
         settings["log"].json,
         control,
         bool(settings["recorder"].directory),
@@ -188,15 +192,23 @@ def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) 
         flags.setdefault("selector", {})["pipelines"] = pipelines
 
 
-def _process_names(options: SystemOptions, workers: int) -> list[str]:
-    edge = ["frontend", "selector", "controller"] if options.split else ["edge"]
-    numbered = [f"worker-{number}" for number in range(workers)]
-    return [*edge, *numbered, *["profiler"] * options.profiler, *["tuner"] * options.tuner]
+def read_layout(options: SystemOptions, env: Mapping[str, str] = os.environ) -> Layout:
+    """Return the layout that `build_topology` would use. Raises SettingsError."""
+    return choose_layout(options, _read_settings(options.config, env, _command_line_flags(options))["worker"])
 
 
-def default_workers() -> int:
-    """Return one less than the available CPU cores, which leaves a core to the edge. At least 1, at most 4."""
-    return max(1, min(MAX_DEFAULT_WORKERS, available_cores() - 1))
+def choose_layout(options: SystemOptions, worker: WorkerSettings) -> Layout:
+    """Return the processes of this machine and their CPUs. A `worker.device` that is set is the device of all workers.
+
+    Raises SettingsError for options that contradict each other.
+    """
+    machine = read_machine(gpus=worker.device == type(worker)().device)
+    return plan_layout(machine, Wanted(options.workers, options.frontends, options.split, worker.pin))
+
+
+def _process_names(options: SystemOptions, layout: Layout) -> list[str]:
+    placed = [placement.name for placement in (*layout.services, *layout.workers)]
+    return [*placed, *["profiler"] * options.profiler, *["tuner"] * options.tuner]
 
 
 def default_repository() -> str:

@@ -239,14 +239,20 @@ class Executors:
     def _thread(self, share: int, lane: str) -> LaneThread:
         thread = self._threads.get((share, lane))
         if thread is None:
-            pinned = self.settings.pin and lane == "exec"
-            core = self._cpus.claim(os.sched_getaffinity(0)) if pinned else None
+            core = self._exec_cpu(share) if self.settings.pin and lane == "exec" else None
             priority = RealtimePriority(self._permitted and lane in REALTIME_LANES)
             run = self._devices[share].run
             thread = LaneThread(f"{lane}-{share}", run, self._post_to_worker, priority, core)
             self._threads[share, lane] = thread
             thread.start()
         return thread
+
+    def _exec_cpu(self, share: int) -> int | None:
+        """Return the CPU of the EXEC lane of a share: of the settings, else a free one. None: any."""
+        if self.settings.exec_cpus:
+            cpus = self.settings.exec_cpus.split(",")
+            return int(cpus[share]) if share < len(cpus) else None
+        return self._cpus.claim(os.sched_getaffinity(0))
 
     def _post_to_worker(self, message: Finished | VersionScanned) -> None:
         if self._post_threadsafe is not None:

@@ -83,8 +83,9 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="horologe-demo-") as folder:
         sets = (*_cache_settings(folder, os.environ), *(processes.sets or ()))
         models = models or default_repository()
-        workers, split, scheduler, _ = processes
-        options = SystemOptions(models, workers, split, *addresses, scheduler, sets=sets, profiler=True)
+        chosen = {**processes._asdict(), "sets": sets}
+        http, clients, metrics = addresses
+        options = SystemOptions(models, http=http, clients=clients, metrics=metrics, profiler=True, **chosen)
         _run_demo(options, load, json, compare_profiler)
 
 

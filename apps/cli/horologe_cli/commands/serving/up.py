@@ -33,11 +33,19 @@ class ProcessOptions(NamedTuple):
     """The processes of a system, and their settings. `horologe demo` has them too."""
 
     workers: Annotated[
-        int, typer.Option(min=0, help="Number of worker processes. 0: one less than the CPU cores, at most 4.")
+        int, typer.Option(min=0, help="Number of worker processes. 0: one for each GPU, else for each core left over.")
     ] = 0
     split: Annotated[
-        bool, typer.Option("--split", help="Run frontend, selector and controller as separate processes.")
-    ] = False
+        bool | None,
+        typer.Option(
+            "--split/--no-split",
+            help="Run frontend, selector and controller as separate processes. Default: with several frontends.",
+            show_default=False,
+        ),
+    ] = None
+    frontends: Annotated[
+        int, typer.Option(min=0, help="Number of frontends, which share their ports. 0: as the cores allow, at most 4.")
+    ] = 0
     scheduler: Annotated[
         str, typer.Option(help="horologe, clockwork, orloj, edf, ... See docs/settings.md.", metavar="NAME")
     ] = ""
@@ -69,6 +77,9 @@ class UpOptions(NamedTuple):
         False
     )
     config: Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")] = ""
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the processes and the CPUs of each, and start none of them.")
+    ] = False
 
 
 @expand_groups
@@ -83,6 +94,7 @@ def up(options: UpOptions, processes: ProcessOptions, drain: DrainSeconds = 10.0
       horologe up --models digits=/srv/digits
       horologe up --http 0.0.0.0:8000 --set http.keys_file=keys/http/keys.toml
       horologe up --split --scheduler edf --set log.level=debug
+      horologe up --dry-run
     """
     from horologe_cli.local.topology import SystemOptions, default_repository
     from horologe_common.service.process_limits import protect_memory
@@ -96,7 +108,30 @@ def up(options: UpOptions, processes: ProcessOptions, drain: DrainSeconds = 10.0
         if options.models:
             fail(f"--models: got {options.models!r} with --demo, wanted one of them", ExitCode.USAGE)
         fields["models"] = default_repository()
-    _run(SystemOptions(**fields), drain, json)
+    if fields.pop("dry_run"):
+        _print_layout(SystemOptions(**fields), json)
+    else:
+        _run(SystemOptions(**fields), drain, json)
+
+
+def _print_layout(options: SystemOptions, json: bool) -> None:
+    """Print each process with its CPUs, those of its EXEC lanes, and its GPU."""
+    from horologe_cli.local.layout import describe_cpus
+    from horologe_cli.local.topology import read_layout
+    from horologe_common.status import HorologeError
+
+    try:
+        layout = read_layout(options)
+    except HorologeError as error:
+        fail(error.reason, ExitCode.USAGE)
+    if json:
+        print_json({"processes": [placement._asdict() for placement in (*layout.services, *layout.workers)]})
+        return
+    table = Table(("process", "CPUs", "EXEC lanes", "GPU"), left=3)
+    for placement in (*layout.services, *layout.workers):
+        lanes, gpu = describe_cpus(placement.exec_cpus), placement.gpu
+        table.add_row(placement.name, describe_cpus(placement.cpus) or "any", lanes, "" if gpu is None else str(gpu))
+    table.print(console())
 
 
 def _run(options: SystemOptions, drain_s: float, json: bool) -> None:
