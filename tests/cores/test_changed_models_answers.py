@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from frontend.frontend_builders import CLIENT, SELECTOR, connected_frontend
+from frontend.frontend_builders import CLIENT, connected_frontend
 from harness.builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
@@ -97,12 +97,13 @@ def a_frontend(**spec: Any) -> Frontend:
 
 
 def open_request(frontend: Frontend, predict: Predict, *, dispatched: bool = True) -> int:
-    """Open a request and return its id at the selector."""
+    """Open a request and return its id at the selector or the controller."""
     frontend.handle(0, CLIENT, predict, [some_bytes(1)])
-    [opened] = sent(frontend, Query)
+    numbers = [query.id for query in sent(frontend, Query)]
+    (number,) = numbers or [submit.id for submit in sent(frontend, Submit)]
     if dispatched:
-        frontend.handle(0, CONTROLLER, Dispatch(1, WORKER, (opened.id,)), ())
-    return opened.id
+        frontend.handle(0, CONTROLLER, Dispatch(1, WORKER, (number,)), ())
+    return number
 
 
 def settled(frontend: Frontend, now_ns: int = 0) -> list[Settled]:
@@ -120,7 +121,8 @@ def test_a_frontend_settles_when_the_requests_that_a_worker_has_are_answered() -
     number = open_request(frontend, a_predict(1))
     assert not settle(frontend)
     open_request(frontend, a_predict(2))
-    frontend.handle(0, SELECTOR, Answer(number, 0, (a_tensor(width=1, name="y"),)), [b"1234"])
+    outputs = Outputs(1, (RowStatus(number, 1, 0),), (a_tensor(width=1, name="y"),), "sum/1", 1, 0, 0)
+    frontend.handle(0, WORKER, outputs, [b"1234"])
     assert settled(frontend) == [Settled(3)], "later requests run on the new content"
     assert not settled(frontend)
 

@@ -24,6 +24,7 @@ from horologe_common.wire import (
     Query,
     Register,
     Share,
+    Submit,
 )
 from horologe_controller.core.cluster.discovery import DISCOVERY_NS
 from horologe_controller.core.controller import Controller
@@ -145,11 +146,12 @@ def test_an_operator_is_told_that_the_model_is_not_known_yet() -> None:
 
 
 def predict_status(frontend: Frontend, model: str) -> tuple[Status | None, str]:
-    """Send a request. Return the status and the reason of its answer; (None, "") if it was sent on to the selector."""
+    """Send a request. Return the status and the reason of its answer; (None, "") if it was submitted."""
     frontend.out.clear()
     frontend.handle(NOW, CLIENT, Predict(7, model, "", ms(100), (a_tensor(),)), [some_bytes(1)])
     frontend.tick(NOW)
-    if sent(frontend, Query):
+    submitted: list[Submit | Query] = [*sent(frontend, Submit), *sent(frontend, Query)]
+    if submitted:
         frontend.handle(NOW, CLIENT, Cancel((7,)), ())
         return None, ""
     (answer,) = sent(frontend, Answer, CLIENT)

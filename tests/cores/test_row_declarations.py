@@ -145,7 +145,7 @@ def test_a_program_may_be_narrowed_and_not_widened(tmp_path: Path) -> None:
 
 
 UNBATCHED = msgspec.structs.replace(
-    a_spec("wave", batched=False, batch_sizes=(1,), notes=("not batched: a reason",)),
+    a_spec("wave", batched=False, cache=True, batch_sizes=(1,), notes=("not batched: a reason",)),
     inputs=(TensorSpec("x", "FP32", (-1,)),),
     outputs=(TensorSpec("y", "FP32", (-1,)),),
 )

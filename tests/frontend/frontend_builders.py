@@ -36,7 +36,8 @@ NOW = s(100)
 LIMITS = SampleLimits()
 SAFE = Application("digits", ("one", "two/1"), slo_ms=40, default=7.0)
 BARE = Application("bare", ("one",), slo_ms=40)
-SPECS = (a_spec("one"), a_spec("two", batch_sizes=(1, 2)))
+SPECS = (a_spec("one", cache=True), a_spec("two", batch_sizes=(1, 2), cache=True))
+"""Their requests go to a selector. See test_plain_requests.py for the others."""
 
 
 def starting_frontend(samples: SampleLimits = LIMITS, **settings: Any) -> Frontend:
@@ -61,7 +62,7 @@ def connected_frontend(
 
 def a_frontend(spec: ModelSpec | None = None, **settings: Any) -> Frontend:
     """Return a connected frontend with one model, which is called `sum` by default."""
-    return connected_frontend(specs=(spec or a_spec(),), **settings)
+    return connected_frontend(specs=(spec or a_spec(cache=True),), **settings)
 
 
 def send_predict(

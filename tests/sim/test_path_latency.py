@@ -35,27 +35,25 @@ def outcomes(slo_ns: int, slow_links: tuple[tuple[str, str], ...] = ()) -> dict[
     return {name: getattr(total, name) / total.sent for name in ("ok", "refused", "late")}
 
 
-@pytest.mark.parametrize("slo_ns", [ms(60), ms(100), ms(115)])
+@pytest.mark.parametrize("slo_ns", [ms(40), ms(60), ms(70)])
 def test_a_deadline_that_the_path_alone_exceeds_is_refused(slo_ns: int) -> None:
-    """Query, Submit, Dispatch, Ship, Outputs and Answer take 20 ms each."""
+    """Submit, Dispatch, Ship and Outputs take 20 ms each."""
     assert outcomes(slo_ns) == {"ok": 0, "refused": 1, "late": 0}
 
 
 def test_near_the_length_of_the_path_requests_are_refused_rather_than_late() -> None:
-    shares = outcomes(ms(130))
+    shares = outcomes(ms(90))
     assert shares["late"] < shares["ok"] / 5
-    assert outcomes(ms(140))["late"] < 0.01
+    assert outcomes(ms(100))["late"] < 0.01
 
 
 def test_a_deadline_beyond_the_path_is_met() -> None:
-    shares = outcomes(ms(190))
+    shares = outcomes(ms(150))
     assert shares["ok"] > 0.99
     assert shares["late"] == 0
 
 
-@pytest.mark.parametrize(
-    "link", [("frontend", "selector"), ("selector", "controller"), ("worker/0", "selector"), ("worker/0", "controller")]
-)
+@pytest.mark.parametrize("link", [("frontend", "controller"), ("worker/0", "frontend"), ("worker/0", "controller")])
 def test_each_link_of_the_path_counts(link: tuple[str, str]) -> None:
     assert outcomes(ms(30), (link,))["late"] < 0.01
     assert outcomes(ms(120), (link,))["ok"] > 0.99

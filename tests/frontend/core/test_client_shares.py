@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, a_frontend, send_predict
-from harness.builders import a_predict, a_state, a_tensor, sent
+from harness.builders import a_predict, a_spec, a_state, a_tensor, sent
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.core.staging import OWNED_FROM, StagedInputs
 from horologe_common.status import Status
@@ -65,7 +65,7 @@ def test_connections_to_two_frontends_are_two_clients() -> None:
         frontend = Frontend(address, FrontendSettings(), lambda header, buffers: b"")
         for peer in (SELECTOR, CONTROLLER):
             frontend.handle(0, peer, PeerConnected(peer), ())
-        frontend.handle(0, CONTROLLER, Models(0, (a_state(),)), ())
+        frontend.handle(0, CONTROLLER, Models(0, (a_state(a_spec(cache=True)),)), ())
         send_predict(frontend, a_predict(1), client="client/0000000001")
         names += clients_of_queries(frontend)
     assert len(set(names)) == 2

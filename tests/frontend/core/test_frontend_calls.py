@@ -24,7 +24,7 @@ from frontend.frontend_builders import (
     send_predict,
     the_answer,
 )
-from harness.builders import a_predict, a_state, sent
+from harness.builders import a_predict, a_spec, a_state, sent
 from horologe_common.applications import Application
 from horologe_common.clock import s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, role
@@ -62,7 +62,7 @@ STATES = Applications(0, (ApplicationState(SAFE, 2),))
 def test_model_info_and_describe() -> None:
     frontend = a_frontend()
     frontend.handle(0, CLIENT, ModelInfo(3), ())
-    assert sent(frontend, Models, CLIENT)[0].models == (a_state(),)
+    assert sent(frontend, Models, CLIENT)[0].models == (a_state(a_spec(cache=True)),)
     frontend.handle(0, CLIENT, Describe(4), ())
     (asked,) = sent(frontend, Describe, CONTROLLER)
     frontend.handle(0, CONTROLLER, Description(asked.id, (), "edf", 0), ())

@@ -142,7 +142,7 @@ def test_late_answer_within_the_grace_has_its_outputs() -> None:
 
 @pytest.mark.parametrize(("slo_ns", "best_effort"), [(ms(30), False), (0, True)])
 def test_the_default_deadline_is_the_slo_of_the_model_or_best_effort(slo_ns: int, best_effort: bool) -> None:
-    frontend = a_frontend(a_spec(slo_ns=slo_ns))
+    frontend = a_frontend(a_spec(slo_ns=slo_ns, cache=True))
     send_predict(frontend, a_predict(budget_ms=0))
     (query,) = sent(frontend, Query)
     assert (query.budget_ns, query.best_effort) == (slo_ns or frontend.settings.best_effort_ns, best_effort)

@@ -41,6 +41,7 @@ from horologe_common.wire import (
     Predict,
     Query,
     Release,
+    StreamLimits,
 )
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.core.selector_routing import highest_ranked
@@ -91,10 +92,11 @@ def test_context_stays_with_its_selector() -> None:
     assert set().union(*asked.values()) == {SELECTOR, OTHER}
 
 
-def test_models_are_routed_in_turn_and_cached_models_by_inputs() -> None:
-    frontend = two_selectors(specs=(a_spec("one"), a_spec("kept", cache=True)))
+def test_streams_are_routed_in_turn_and_cached_models_by_inputs() -> None:
+    frontend = two_selectors(specs=(a_spec("one", streams=True), a_spec("kept", cache=True)))
     for number in range(8):
-        frontend.handle(NOW, CLIENT, Predict(number, "one", "", 0, (a_tensor(),)), [some_bytes()])
+        predict = Predict(number, "one", "", 0, (a_tensor(),), stream=StreamLimits())
+        frontend.handle(NOW, CLIENT, predict, [some_bytes()])
     assert Counter(to for to, _ in queries(frontend)) == {SELECTOR: 4, OTHER: 4}
     for number in range(8, 28):
         rows = 1 + number % 10

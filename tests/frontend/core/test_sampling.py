@@ -19,7 +19,7 @@ PROFILER = "profiler/0#1"
 
 
 def a_frontend(**fields: Any) -> Frontend:
-    frontend = connected_frontend(specs=(a_spec(), a_spec("other")), **fields)
+    frontend = connected_frontend(specs=(a_spec(cache=True), a_spec("other", cache=True)), **fields)
     frontend.handle(0, PROFILER, PeerConnected(PROFILER), ())
     return frontend
 

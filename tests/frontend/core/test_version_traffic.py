@@ -19,8 +19,11 @@ def announce(frontend: Frontend, *traffic: float, state: str = "READY", **fields
     """Announce versions 1, 2, ... of a model with these parts. `state`: of the last one. `fields`: of the specs."""
     names = [str(number) for number in range(1, len(traffic) + 1)]
     states = [
-        ModelState(a_spec("sum", version, **fields), state if version == names[-1] else "READY", "why", part)
+        ModelState(
+            a_spec("sum", version, cache=True, **fields), state if version == names[-1] else "READY", "why", part
+        )
         for version, part in zip(names, traffic, strict=True)
+        for spec in [a_spec("sum", version, cache=True, **fields)]
     ]
     frontend.handle(NOW, CONTROLLER, Models(0, tuple(states)), ())
 

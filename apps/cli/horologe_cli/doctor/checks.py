@@ -24,6 +24,7 @@ from horologe_cli.doctor.cpu_checks import (
 )
 from horologe_cli.doctor.finding import Finding, graded, read_text
 from horologe_cli.doctor.gpu_checks import check_gpus
+from horologe_cli.doctor.limit_checks import check_limit
 from horologe_cli.doctor.package_checks import check_packages, check_runtimes, check_stores
 from horologe_cli.doctor.system_checks import (
     check_clock,
@@ -66,7 +67,7 @@ def run_checks(workers: int = 0, root: Path = Path("/"), config: str = "", sets:
         partial(check_steal, root), check_realtime,
         partial(check_sessions, root), check_load, partial(check_memory, worker, workers, root),
         partial(check_huge_pages, root), partial(check_swap, root), check_limits,
-        partial(check_clock, root), check_synchronization, check_ports,
+        partial(check_clock, root), check_synchronization, check_ports, check_limit,
         partial(check_certificates, tls), check_gpus, check_packages, check_runtimes,
         check_stores,
     ]  # fmt: skip

@@ -59,7 +59,7 @@ class StreamStep(Message, frozen=True):
 
 
 class Submit(Message, frozen=True, tag=30):
-    """A request for one model (a key `name/version`), from a selector or profiler to the controller.
+    """A request for one model (a key `name/version`), from a frontend, selector or profiler to the controller.
 
     Its inputs are held at `holder` under `input_id`. With `solo` it never shares a batch, so that its execution time
     can be measured. A best-effort request that is also `solo` goes before all others once it has waited for

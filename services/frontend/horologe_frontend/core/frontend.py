@@ -18,13 +18,27 @@ from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, key_of_client, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
-from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, ItemsTaken, Predict, Release, Settle
+from horologe_common.wire import (
+    Answer,
+    Applications,
+    Cancel,
+    Dispatch,
+    Drain,
+    ItemsTaken,
+    Outcome,
+    Outputs,
+    Pong,
+    Predict,
+    Release,
+    Settle,
+)
 from horologe_frontend.core.access import KeysReplaced
 from horologe_frontend.core.answers import FAILURES, answer_failure, default_answer, select_outputs, timeout_answer
 from horologe_frontend.core.application_requests import DeclaredApplications, DefaultLead
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.model_versions import ModelVersions
 from horologe_frontend.core.pending_feedback import FeedbackForwarder
+from horologe_frontend.core.plain_requests import PlainRequests
 from horologe_frontend.core.readiness import ClientDrain, Readiness
 from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import ClientRequest, OpenRequests, RequestBuilder, client_name
@@ -75,6 +89,7 @@ class Frontend:
         """See `TurnObserver`."""
         self._sampler = RequestSampler(settings, staging, catalogue, samples)
         self._requests = requests = OpenRequests(settings.max_pending)
+        self._plain = PlainRequests(requests)
         self._streamed = StreamedRequests(requests, staging, settings)
         self._drain: ClientDrain | None = None
         self._retained_inputs = retained = RetainedInputs(staging, requests)
@@ -98,6 +113,9 @@ class Frontend:
         }
         self._from_peers: dict[type, MessageHandler] = {
             Answer: self._on_answer,
+            Outputs: self._on_outputs,
+            Outcome: self._on_outcome,
+            Pong: self._plain.on_pong,
             Applications: self._on_applications,
             Dispatch: self._on_dispatch,
             Release: self._retained_inputs.on_release,
@@ -158,10 +176,14 @@ class Frontend:
         """Return the answer to a request whose timer has expired: its default, or that of `timeout_answer`."""
         if default := default_answer(request):
             return default
-        has_selector = request.selector in self._selectors if request.selector else bool(self._selectors)
-        in_driver = request.worker == request.selector and request.worker in self._selectors
+        has_receiver = self._is_connected(request.receiver) if request.receiver else bool(self._selectors)
+        in_driver = request.worker == request.receiver and request.worker in self._selectors
         workers = [request.worker] if in_driver else self.staging.workers
-        return timeout_answer(request, workers, has_selector and bool(self._calls.controller)), ()
+        return timeout_answer(request, workers, has_receiver and bool(self._calls.controller)), ()
+
+    def _is_connected(self, receiver: str) -> bool:
+        """Return whether a selector can still answer, or whether it is the controller."""
+        return receiver in self._selectors or (receiver != "" and receiver == self._calls.controller)
 
     def wakeup_ns(self) -> int | None:
         """Return the time of the earliest timer, or None without timers."""
@@ -220,20 +242,46 @@ class Frontend:
 
     def _send_query(self, now_ns: int, request: ClientRequest) -> None:
         """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""
+        if request.is_plain:
+            self._submit(now_ns, request)
+            return
         query, selectors = request.query, self._selectors.connected
         is_only = len(selectors) == 1 and query.model
-        request.selector = selectors[0] if is_only else self._selectors.route_query(query)
+        request.receiver = selectors[0] if is_only else self._selectors.route_query(query)
         if request.worker:
             request.worker, request.may_have_run = "", True
-        if request.selector:
+        if request.receiver:
             budget_ns = min(request.deadline_ns, request.give_up_ns) - now_ns
             if budget_ns != query.budget_ns:
                 query = msgspec.structs.replace(query, budget_ns=budget_ns)
-            self.out.append(Out(request.selector, query))
+            self.out.append(Out(request.receiver, query))
+
+    def _submit(self, now_ns: int, request: ClientRequest) -> None:
+        """Submit a plain request to the controller. Without one, it is submitted when a controller connects."""
+        request.receiver = self._calls.controller
+        if request.worker:
+            request.worker, request.may_have_run = "", True
+        if request.receiver:
+            self.out.append(self._plain.submit(now_ns, request, self.address))
+            self.out.extend(self._plain.latency.pings(now_ns))
+
+    def _on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
+        answers = self._plain.read_outputs(now_ns, message, buffers)
+        for_each(answers, lambda answer: self._finish_plain(now_ns, *answer))
+
+    def _on_outcome(self, now_ns: int, controller: str, message: Outcome, _: Sequence[Buffer]) -> None:
+        if answer := self._plain.read_outcome(controller, message):
+            self._finish_plain(now_ns, *answer)
+
+    def _finish_plain(self, now_ns: int, request: ClientRequest, answer: Answer, buffers: Sequence[Buffer]) -> None:
+        if answer.status in FAILURES:
+            answer, buffers = answer_failure(request, answer, buffers)
+        self._finish(now_ns, request, answer, buffers)
+        self.staging.release(request.id)
 
     def _on_answer(self, now_ns: int, selector: str, message: Answer, buffers: Sequence[Buffer]) -> None:
         request = self._requests.find_request(message.id)
-        if request is None or request.selector != selector:
+        if request is None or request.receiver != selector:
             return
         if message.more:
             self.out.append(self._streamed.forward_item(now_ns, request, message, buffers))
@@ -268,11 +316,12 @@ class Frontend:
     def _give_up(self, now_ns: int, request: ClientRequest, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
         self._finish(now_ns, request, answer, buffers, sends=answer.status != CANCELLED)  # its client waits no more
-        if request.selector in self._selectors:
+        if not request.is_plain and request.receiver in self._selectors:
             self._retained_inputs.retain_request(request)
-            self.out.append(Out(request.selector, Cancel((request.id,))))
         else:
             self.staging.release(request.id)
+        if self._is_connected(request.receiver):
+            self.out.append(Out(request.receiver, Cancel((request.id,))))
 
     def _on_cancel(self, now_ns: int, client: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         for client_id in message.ids:
@@ -307,7 +356,7 @@ class Frontend:
 
     def _send_unassigned(self, now_ns: int) -> None:
         """Send the requests without a selector to one. A stream that has sent items is not begun again."""
-        for request in [request for request in self._requests if request.selector not in self._selectors]:
+        for request in [request for request in self._requests if not self._is_connected(request.receiver)]:
             if request.items:
                 reason = f"its selector has disconnected, after {request.items} items"
                 self._give_up(now_ns, request, Answer(request.id, int(Status.LOST), (), reason))
@@ -317,7 +366,10 @@ class Frontend:
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
         address = message.address
         self._calls.connect_peer(address)
+        self._plain.latency.add_peer(address)
         match role(address):
+            case "controller":
+                self._send_unassigned(now_ns)
             case "selector":
                 self._selectors.add_selector(address)
                 self._send_unassigned(now_ns)
@@ -334,6 +386,7 @@ class Frontend:
         if address == self._calls.controller:
             self._requests.mark_dispatched()
         self.out.extend(self._calls.disconnect_peer(address))
+        self._plain.latency.remove_peer(address)
         match role(address):
             case "selector":
                 self._selectors.remove_selector(address)

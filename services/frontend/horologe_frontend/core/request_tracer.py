@@ -70,7 +70,7 @@ class RequestTracer:
             "horologe.model": request.spec.key, "horologe.status": status,
             "horologe.budget_ms": (request.deadline_ns - request.arrival_ns) / 1e6,
             "horologe.slack_ms": (request.deadline_ns - now_ns) / 1e6, "horologe.cached": answer.cached,
-            "horologe.batch_size": answer.batch_size, "horologe.selector": request.selector,
+            "horologe.batch_size": answer.batch_size, "horologe.selector": request.receiver,
             "horologe.worker": request.worker,
         }  # fmt: skip
         error = "" if answer.status == Status.OK else f"{status}: {answer.reason}"

@@ -17,6 +17,7 @@ from horologe_common.status import InvalidInput, Refused, TooLarge
 from horologe_common.wire import Predict, Query, Tensor
 from horologe_frontend.core.application_requests import APPLICATION_RUNTIME, DefaultLead
 from horologe_frontend.core.overload import SendDelays, TurnLimit
+from horologe_frontend.core.plain_requests import is_plain
 from horologe_frontend.core.streamed_requests import stream_limits
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ class ClientRequest(msgspec.Struct):
     """When the frontend answers without the selector: after the deadline, or before it if there is a default."""
     application: Application | None = None
     """None: the request is for a model."""
-    selector: str = ""
-    """The selector that has the query. Empty: none."""
+    is_plain: bool = False
+    """It goes to the controller without a selector."""
+    receiver: str = ""
+    """The selector that has the query, or the controller that has the Submit of a plain request. Empty: none."""
     worker: str = ""
     """The worker that has the inputs. Empty: none."""
     items: int = 0
@@ -123,8 +126,9 @@ class RequestBuilder:
         give_up_ns = deadline_ns + self.settings.grace_ns
         if application is not None and application.default is not None:
             give_up_ns = deadline_ns - min(self._default_lead.lead_ns(now_ns), budget_ns // 4)
+        plain = bool(model) and is_plain(spec)
         return ClientRequest(
-            key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application
+            key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application, plain
         )
 
     def _remaining_budget(self, now_ns: int, client: str, message: Predict, spec: ModelSpec) -> int:

@@ -42,13 +42,13 @@ class RetainedInputs:
 
     def retain_request(self, request: ClientRequest) -> None:
         """Keep the inputs of an answered request, because its selector still needs them."""
-        self.retain(request.id, request.selector, request.deadline_ns + RETAIN_INPUTS_NS)
+        self.retain(request.id, request.receiver, request.deadline_ns + RETAIN_INPUTS_NS)
 
     def on_release(self, now_ns: int, selector: str, message: Release, buffers: Sequence[Buffer]) -> None:
         """Free inputs, unless their request was sent again to another selector, which may still need them."""
         for input_id in message.ids:
             request = self._requests.find_request(input_id)
-            if request is None or request.selector == selector:
+            if request is None or request.receiver == selector:
                 self.release(input_id, selector)
 
     def release(self, input_id: int, selector: str) -> None:

@@ -61,10 +61,10 @@ class StreamedRequests:
     def forward_taken(self, now_ns: int, client: str, message: ItemsTaken) -> list[Out]:
         """Return what the selector of the stream gets. Items of an unknown request are ignored."""
         request = self._requests.find_by_client_id(client, message.id)
-        if request is None or request.query.stream is None or not request.selector:
+        if request is None or request.query.stream is None or not request.receiver:
             return []
         self._renew(now_ns, request)
-        return [Out(request.selector, ItemsTaken(request.id, message.items))]
+        return [Out(request.receiver, ItemsTaken(request.id, message.items))]
 
     def _renew(self, now_ns: int, request: ClientRequest) -> None:
         """Move the deadline of a stream that has none as a whole, and the time to give it up."""

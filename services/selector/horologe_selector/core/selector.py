@@ -18,6 +18,7 @@ from horologe_common.core.faults import raise_faults
 from horologe_common.core.instruments import Stats
 from horologe_common.core.message_checks import INVALID_MESSAGES
 from horologe_common.core.protocol import UNLIMITED, Out, PeerConnected, PeerDisconnected, role
+from horologe_common.core.return_latency import ReturnLatency
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
@@ -39,7 +40,6 @@ from horologe_selector.core.message_senders import SENDERS
 from horologe_selector.core.pipelines.pipeline_processor import PipelineProcessor
 from horologe_selector.core.predictions.cache import prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
-from horologe_selector.core.return_latency import ReturnLatency
 from horologe_selector.core.shared_parts import SharedParts
 from horologe_selector.core.streams.streams import Streams
 

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
     from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Out
+    from horologe_common.core.return_latency import ReturnLatency
     from horologe_selector.core.announced_models import AnnouncedModels
     from horologe_selector.core.predictions.inflight import InflightPredictions
-    from horologe_selector.core.return_latency import ReturnLatency
     from horologe_selector.settings import SelectorSettings
 
 

@@ -85,17 +85,21 @@ class ReturnLatency:
         """Yield a ping to each peer if the last pings are `PING_INTERVAL_NS` old, and update `path_ns`."""
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + PING_INTERVAL_NS
-            self._update_paths(now_ns)
+            self.update_paths(now_ns)
             for peer in self._recent:
                 yield Out(peer, Ping(now_ns))
 
     def next_ns(self) -> int | None:
         return self._next_ns if self._recent else None
 
-    def _update_paths(self, now_ns: int) -> None:
+    def update_paths(self, now_ns: int) -> None:
+        """Compute the path latencies of the last second's round trips. Without any, they stay as they are."""
         recent: dict[str, list[int]] = {kind: [0] for kind in PATH_ROLES}
         for peer, round_trips in self._recent.items():
-            recent[role(peer)].append(round_trips.high_quantile(now_ns) or 0)
+            if (median_ns := round_trips.high_quantile(now_ns)) is not None:
+                recent[role(peer)].append(median_ns)
+        if not any(map(any, recent.values())):
+            return
         outputs_ns = max(0, max(recent["worker"]) // 2 - self._reserved_ns)
         self.inner_ns = max(recent["controller"]) // 2 + outputs_ns
         for frontend in self._round_trips:
