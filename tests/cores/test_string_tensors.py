@@ -152,7 +152,7 @@ def test_the_frontend_refuses_what_is_not_text_for_the_model(kind: str) -> None:
         answers = sent(frontend, Answer, CLIENT)
         assert [answer.status for answer in answers] == statuses
         assert all("input 'x': BYTES: element [1]: got b'" in answer.reason for answer in answers)
-        assert len(sent(frontend, Query)) == 1 - len(statuses)
+        assert len(sent(frontend, Submit)) == 1 - len(statuses)
 
 
 @pytest.mark.parametrize("spec", [TEXT, BINARY])
