@@ -2,6 +2,7 @@
 
     python benchmarks/compare.py --scenarios noop --sides horologe:sdk,horologe:binary,mosec:binary
     python benchmarks/compare.py --scenarios cnn --sides horologe:sdk,mosec:binary,mosec:binary:4 --capacity
+    python benchmarks/compare.py --scenarios cnn --sides horologe:binary,mosec:binary:4 --rates 180,240,360 --rounds 5
     python benchmarks/compare.py --scenarios noop,digits-mlp --peers mosec,litserve,mlserver,bentoml,ray,triton
 
 Every side is started alone, in turn, `--rounds` times. Compare figures of one run only, never of two runs. Horologe
@@ -23,7 +24,7 @@ from bench import report
 from bench.chains import ChainRow, run_chain
 from bench.horologe_server import remove_profiles
 from bench.peers import PEER_SERVERS
-from bench.runs import find_capacity, overload
+from bench.runs import find_capacity, overload, wait_until_idle
 from bench.sides import start_side
 from bench.systems import NO_PROFILER, Conditions
 from bench.warm_up import LEARN_S, QUICK_LEARN_S
@@ -62,6 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--capacity", action="store_true", help="search for the open-loop capacity, then offer multiples of it"
     )
+    parser.add_argument("--rates", default="", help="open loops at these requests/s, e.g. 180,240,360")
     parser.add_argument("--yardstick", type=Path, default=None, help="script to run instead of chain.py")
     parser.add_argument("--no-chain", action="store_true")
     parser.add_argument("--json", type=Path, default=None)
@@ -80,6 +82,9 @@ def measure(name: str, scenario_name: str, turn: int, options: argparse.Namespac
             for count in clients:
                 if count:
                     summaries[f"{count} clients"] = runs.closed(count, options.seconds)
+            for rate in [float(rate) for rate in options.rates.split(",") if rate]:
+                wait_until_idle(runs)
+                summaries[f"{rate:g}/s"] = runs.open(rate, options.seconds, seed=1000 * turn + round(rate))
             if options.capacity:
                 rate = find_capacity(runs, options.seconds)
                 if rate:
