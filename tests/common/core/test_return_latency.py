@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from horologe_common.clock import ms, s
+from horologe_common.core.return_latency import PING_INTERVAL_NS, ReturnLatency
 from horologe_common.wire import Pong
-from horologe_selector.core.return_latency import PING_INTERVAL_NS, ReturnLatency
 
 WORKER, FRONTEND = "worker/0#1", "frontend/0#1"
 STALL_NS = ms(800)
