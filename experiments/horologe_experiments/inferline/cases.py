@@ -28,7 +28,7 @@ from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 from horologe_planning.search.whole_devices import fastest_hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -88,12 +88,16 @@ class PipelineCase(NamedTuple):
         return price_of(configuration, self.hardware)
 
 
-def pipeline_case(name: str, slo_ns: int = 0) -> PipelineCase:
-    """Return one of the four pipelines of InferLine Fig. 2 with the catalogue's profiles. `slo_ns` 0: its own SLO."""
+def pipeline_case(name: str, slo_ns: int = 0, hardware: Sequence[str] = ()) -> PipelineCase:
+    """Return one of the four pipelines of InferLine Fig. 2 with the catalogue's profiles.
+
+    `slo_ns` 0: its own SLO. `hardware`: types that it may use; empty: all of the catalogue.
+    """
     structure = EXAMPLE_PIPELINES[name]
     if slo_ns:
         structure = msgspec.structs.replace(structure, slo_ns=slo_ns)
-    return PipelineCase(structure, catalogue_profiles(), parse_prices(DEFAULT_PRICES))
+    types = parse_prices(DEFAULT_PRICES)
+    return PipelineCase(structure, catalogue_profiles(), {kind: types[kind] for kind in hardware or types})
 
 
 def plan_greedily(evaluator: Evaluator) -> ReportedPlan:

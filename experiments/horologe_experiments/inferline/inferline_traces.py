@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from horologe_common.clock import s
+from horologe_common.clock import ms, s
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.inferline.cases import coarse_grained, pipeline_case, plan_greedily, scaling_policies
 from horologe_experiments.inferline.serving import serve
@@ -45,6 +45,14 @@ class Series(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Length of the part that is used, the busiest of the day (nasa)."""
     points: int
     """Rates of the series. Each is the mean of equally many minutes."""
+    hardware: tuple[str, ...] = ()
+    """Hardware types of plan, baselines and oracle. Empty: all of the catalogue."""
+    pipeline: str = ""
+    """Empty: that of the scene."""
+    slo_ms: int = 0
+    """0: that of the pipeline."""
+    max_rate: float = 0.0
+    """0: that of the scene."""
     bar: bool = True
 
 
@@ -71,20 +79,21 @@ class InferLineTraces:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
-        case = pipeline_case(scene.pipeline)
         rows: list[dict[str, Any]] = []
         windows: dict[str, Any] = {}
         bars: list[Bar] = []
         for number, series in enumerate(scene.series):
             progress(number / len(scene.series), series.name)
-            own, windows[series.name] = _serve_series(case, series, scene, seed)
+            own, windows[series.name] = _serve_series(series, scene, seed)
             rows += own
             if series.bar:
                 bars += _bars(own)
         facts = {
-            "pipeline": f"{scene.pipeline}, SLO {case.structure.slo_ns / 1e6:g} ms",
-            "traces": f"rates scaled to at most {scene.max_rate:g} queries/s, each for {scene.point_seconds:g} s with "
-            f"CV 1; the first {scene.planned_part:.0%} is the planner's sample, the rest is served",
+            "traces": f"each rate for {scene.point_seconds:g} s with CV 1; the first {scene.planned_part:.0%} is the "
+            "planner's sample, the rest is served",
+        }
+        facts |= {series.name: _describe(series, scene) for series in scene.series}
+        facts |= {
             "oracle": "cost of a plan for exactly the arrivals of each minute, every minute, without activation",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, windows)
@@ -120,11 +129,22 @@ def read_rates(series: Series, max_rate: float) -> NDArray[np.float64]:
     return rescale(counts, series.points, max_rate)
 
 
+def _case_of(series: Series, scene: Scene) -> PipelineCase:
+    return pipeline_case(series.pipeline or scene.pipeline, ms(series.slo_ms), series.hardware)
+
+
+def _describe(series: Series, scene: Scene) -> str:
+    case, max_rate = _case_of(series, scene), series.max_rate or scene.max_rate
+    slo_ms, kinds = case.structure.slo_ns / 1e6, ", ".join(case.hardware)
+    return f"{case.structure.name}, SLO {slo_ms:g} ms, at most {max_rate:g} queries/s, on {kinds}"
+
+
 def _serve_series(
-    case: PipelineCase, series: Series, scene: Scene, seed: int
+    series: Series, scene: Scene, seed: int
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """Return a row for each system, and its windows."""
-    rates = read_rates(series, scene.max_rate)
+    case = _case_of(series, scene)
+    rates = read_rates(series, series.max_rate or scene.max_rate)
     steps = [RateStep(scene.point_seconds, float(rate)) for rate in rates]
     planned = round(scene.planned_part * len(steps))
     sample_ns, live_ns = gamma_steps(steps[:planned], [seed, 1]), gamma_steps(steps[planned:], [seed, 2])

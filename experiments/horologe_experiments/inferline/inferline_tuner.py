@@ -139,9 +139,7 @@ class Comparison:
     def __init__(self, scenario: Scenario, sample_seconds: float, seed: int) -> None:
         first = scenario.phases[0]
         self.scenario = scenario
-        case = pipeline_case(scenario.pipeline)
-        types = {name: kind for name, kind in case.hardware.items() if name in scenario.hardware}
-        self._case = case._replace(hardware=types or case.hardware)
+        self._case = pipeline_case(scenario.pipeline, hardware=scenario.hardware)
         self._seed = seed
         sample_ns = gamma(first.rate, first.cv, sample_seconds, [seed, 1])
         self._live_ns = arrivals_of(scenario.phases, [seed, 2])

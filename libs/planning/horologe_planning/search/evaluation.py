@@ -121,8 +121,8 @@ class Evaluator:
         """Return the configuration with so many replicas that no call of the trace waits."""
         return tuple(msgspec.structs.replace(stage, replicas=1 << 40) for stage in configuration)
 
-    def least_replicas(self, configuration: Configuration, place: int, most: int = MAX_REPLICAS) -> int:
-        """Return the fewest replicas of a stage, up to `most`, that make the configuration feasible. 0: none do.
+    def least_replicas(self, configuration: Configuration, place: int, most: int = MAX_REPLICAS, least: int = 1) -> int:
+        """Return the fewest replicas of a stage, `least` to `most`, that make the configuration feasible. 0: none do.
 
         Assumes that a further replica never makes a feasible configuration infeasible.
         """
@@ -130,7 +130,7 @@ class Evaluator:
         def is_enough(count: int) -> bool:
             return self.is_feasible(replace_stage(configuration, place, replicas=count))
 
-        return first_true(is_enough, 1, most)
+        return first_true(is_enough, least, most)
 
     def _run(self, workload: PipelineTrace, configuration: Configuration, missed_limit: int) -> Simulation:
         slo_ns = self.objective.slo_ns

@@ -77,8 +77,14 @@ def provisioning_levels(evaluator: Evaluator, configuration: Configuration) -> t
 
     The sample is compressed in time by each factor, so that its bursts become denser as well. Replicas never fall from
     one level to the next, although the estimator may find fewer: a batch that starts later is larger.
+
+    Levels have no margin for unseen traffic. The tuner measures the traffic, and has headroom for its changes. A margin
+    from the spread of the sample would count the sample's own changes of the rate twice: levels of a day of NASA's
+    server then cost a fifth more (experiments/results/inferline.md).
     """
     levels: list[ProvisioningLevel] = []
+    seen = msgspec.structs.replace(evaluator.objective, confidence=0.0)
+    evaluator = Evaluator(evaluator.workload, evaluator.profiles, evaluator.hardware, seen)
     least = tuple(msgspec.structs.replace(stage, replicas=1) for stage in configuration)
     for factor in FACTORS:
         found = _fewest(faster_problem(evaluator, factor), least)
@@ -98,10 +104,6 @@ def _fewest(evaluator: Evaluator, least: Configuration) -> Configuration | None:
             return None
     places = sorted(range(len(least)), key=lambda place: -evaluator.price(least[place : place + 1]))
     for place in places:
-        count = upper[place].replicas
-        while count > least[place].replicas:
-            fewer = replace_stage(upper, place, replicas=count - 1)
-            if not evaluator.is_feasible(fewer):
-                break
-            upper, count = fewer, count - 1
+        count = evaluator.least_replicas(upper, place, upper[place].replicas, least[place].replicas)
+        upper = replace_stage(upper, place, replicas=count)
     return upper

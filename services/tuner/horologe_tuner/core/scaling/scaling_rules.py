@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from horologe_planning.plan import Placement, Plan
 
 
-HOLD_NS = s(60)
-"""Scaling down follows the highest factor of this span, the longest window of the envelope."""
+DOWN_WINDOW_NS, DOWN_SPAN_NS = s(5), s(30)
+"""Scaling down follows the highest rate of any 5 s in the last 30 s. With levels it follows `RecentPeak`."""
 HYSTERESIS = 1.1
 """Replicas are changed to those for this multiple of the demand. Without it, the next peak of the same traffic, which
 exceeds the last one every second time, would scale up again."""
@@ -53,7 +53,7 @@ def carried_factor(plan: Plan, replicas: Mapping[str, int]) -> float:
 
 
 class RecentPeak:
-    """Highest multiple of the sample's rates, over all windows of the envelope, in the last `HOLD_NS`."""
+    """Highest multiple of the sample's rates, over all windows of the envelope, in the last `DOWN_SPAN_NS`."""
 
     def __init__(self) -> None:
         self._peaks: deque[tuple[int, float]] = deque()
@@ -65,13 +65,11 @@ class RecentPeak:
         while self._peaks and self._peaks[-1][1] <= factor:
             self._peaks.pop()
         self._peaks.append((now_ns, factor))
-        while self._peaks[0][0] <= now_ns - HOLD_NS:
+        while self._peaks[0][0] <= now_ns - DOWN_SPAN_NS:
             self._peaks.popleft()
         return self._peaks[0][1]
 
 
-DOWN_WINDOW_NS, DOWN_SPAN_NS = s(5), s(30)
-"""Scaling down follows the highest rate of any 5 s in the last 30 s."""
 ROUNDING = 1e-9
 """A product that exceeds a whole number only by this much is that number: the rest is floating-point error."""
 
