@@ -25,7 +25,7 @@ PROTOCOL := services/frontend/horologe_frontend/grpc/protocol
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
-.PHONY: help setup demo up test test-experiments test-compiled check bench wheels dist docs clients protocol site clean
+.PHONY: help setup cuda demo up test test-experiments test-compiled check bench wheels dist docs clients protocol site clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,6 +36,11 @@ setup: $(STAMPS)/dev ## install everything for development
 
 demo: $(STAMPS)/server ## serve the models in models/ and measure them, about 45 s
 	@$(BIN)/horologe demo $(ARGS)
+
+# Uninstalled first, because pip takes builds of the same version for the same.
+cuda: $(STAMPS)/server ## replace ONNX Runtime and PyTorch in .venv by their builds for CUDA, several GB (docs/gpu.md)
+	@$(BIN)/pip uninstall -q -y onnxruntime torch
+	@$(BIN)/pip install -q -c constraints.txt -e '.[onnx-cuda,torch]'
 
 up: $(STAMPS)/server ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)

@@ -60,7 +60,7 @@ def _captured(rig: Rig, name: str) -> Iterator[Row]:
     for _ in range(max(2, min(CAPTURES, rig.samples(CAPTURES)))):
         begin_ns = perf_counter_ns()
         for size in BATCH_SIZES:
-            rig.engine.capturer.capture(rig.program(name).forward, model.tensors, model._layouts[size], 0)
+            rig.engine.capturer.capture(rig.program(name).forward, model.tensors, rig.layout(name, size), 0)
         times_ns.append(perf_counter_ns() - begin_ns)
     yield row("captured: all batch sizes", name, times_ns)
 
@@ -70,7 +70,7 @@ def _copied(rig: Rig, name: str) -> Iterator[Row]:
     model, program = rig.model(name), rig.program(name)
     static = torch.empty(program.layout.size, dtype=torch.uint8, device=rig.device)
     static.copy_(model.base[: program.layout.size])
-    captured = GraphCapturer(0).capture(program.forward, tensor_views(static, program.layout), model._layouts[1])
+    captured = GraphCapturer(0).capture(program.forward, tensor_views(static, program.layout), rig.layout(name, 1))
     begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     execs_ns: list[int] = []
 

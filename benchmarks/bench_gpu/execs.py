@@ -82,7 +82,7 @@ def concurrency(rig: Rig) -> Iterator[Row]:
         clients = []
         for _ in range(max(CONCURRENT)):
             capturer = GraphCapturer(0)  # a separate memory pool, because these graphs run at the same time
-            captured = capturer.capture(rig.program(name).forward, model.tensors, model._layouts[1])
+            captured = capturer.capture(rig.program(name).forward, model.tensors, rig.layout(name, 1))
             events = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             clients.append(_Client(captured, torch.cuda.Stream(rig.device), *events))
         alone = (0.0, 0.0)

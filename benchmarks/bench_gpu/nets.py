@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_ROWS = 16
+ROWS = torch.export.Dim("rows", min=1, max=MAX_ROWS)
 
 
 class Bottleneck(nn.Module):
@@ -71,10 +72,10 @@ class Block(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         rows, length, width = x.shape
         parts = self.mix(x).reshape(rows, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+        seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], mask)
         x = self.norms[0](x + self.out(seen.transpose(1, 2).reshape(rows, length, width)))
         return self.norms[1](x + self.narrow(F.gelu(self.widen(x))))
 
@@ -87,11 +88,25 @@ class Transformer(nn.Module):
     def __init__(self, length: int = 128, width: int = 768, blocks: int = 12, heads: int = 12, words: int = 30522):
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Parameter(torch.randn(length, width))
-        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(blocks)])
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(blocks)])
         self.head = nn.Linear(width, 2)
 
     def forward(self, words: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"scores": self.head(self.blocks(self.words(words) + self.places)[:, 0])}
+        return {"scores": self.scores(words, None)}
+
+    def scores(self, words: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        x = self.words(words) + self.places[: words.shape[1]]
+        for block in self.blocks:
+            x = block(x, mask)
+        scores: torch.Tensor = self.head(x[:, 0])
+        return scores
+
+
+class AnyLength(Transformer):
+    """Transformer over up to `length` words. Word 0 is padding, which no word attends to."""
+
+    def forward(self, words: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scores": self.scores(words, (words != 0)[:, None, None, :])}
 
 
 def _convolutions(plan: tuple[tuple[int, int, int, bool], ...], inside: int = 3) -> list[nn.Module]:
@@ -155,5 +170,12 @@ def exported(net: Net, half: bool) -> Any:
     example = net.example(2)
     if half:
         model, example = model.half(), example.half() if example.is_floating_point() else example
-    rows = torch.export.Dim("rows", min=1, max=MAX_ROWS)
-    return torch.export.export(model, (example,), dynamic_shapes=({0: rows},))
+    return torch.export.export(model, (example,), dynamic_shapes=({0: ROWS},))
+
+
+def exported_lengths(length: int, **sizes: int) -> Any:
+    """Export a transformer for 1 to 16 rows of 2 to `length` words."""
+    torch.manual_seed(0)
+    words = torch.export.Dim("words", min=2, max=length)
+    example = torch.ones(2, length // 2, dtype=torch.int64)
+    return torch.export.export(AnyLength(length, **sizes).eval(), (example,), dynamic_shapes=({0: ROWS, 1: words},))

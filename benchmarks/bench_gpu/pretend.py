@@ -8,6 +8,7 @@ memory.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -16,8 +17,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from horologe_gpu_worker.runtimes.pytorch import cuda_engine, cuda_graphs, program
-from horologe_gpu_worker.runtimes.pytorch.paging import paged_weights
+from horologe_gpu_worker.runtimes.pytorch.paging import device_pages, paged_weights
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
+from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,8 +119,7 @@ def pretend_cuda() -> Iterator[None]:
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         patches: list[tuple[Any, str, Any]] = [
             (cuda_graphs, "device_at", lambda number: torch.device("cpu")),
-            (cuda_engine, "load_driver", lambda: None),
-            (cuda_engine, "CudaBacking", lambda driver, device, page_bytes: HostBacking(page_bytes)),
+            (device_pages, "device_pool", functools.cache(_host_pool)),
             (cuda_engine, "pinned_memory", lambda size: torch.zeros(size, dtype=torch.uint8)),
             (cuda_engine, "load_program", lambda path, cuda: program.load_program(path)),
             (paged_weights, "tensor_at", lambda address, size, cuda: tensor_at(address, size, None)),
@@ -126,6 +127,12 @@ def pretend_cuda() -> Iterator[None]:
         for module, name, value in patches:
             stack.enter_context(mock.patch.object(module, name, value))
         yield
+
+
+def _host_pool(device: int, pages: int, page_bytes: int = device_pages.PAGE_BYTES) -> PagePool:
+    pool = PagePool(HostBacking(page_bytes), pages)
+    pool.fill()
+    return pool
 
 
 def _tensors(result: Any) -> list[Any]:

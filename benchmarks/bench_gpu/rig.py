@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import BatchLayout
+
 PAGE_BYTES = 16 << 20
 BATCH_SIZES = (1, 2, 4, 8, 16)
 
@@ -74,11 +76,18 @@ class Rig:
         array = example.half() if self.half and example.is_floating_point() else example
         return {self.program(name).inputs[0].name: array[:rows].numpy()}
 
+    def layout(self, name: str, rows: int) -> BatchLayout:
+        """Return the layout of a batch."""
+        model = self.model(name)
+        layout: BatchLayout = model.layout_of(model.shapes_of(self.inputs(name, rows)))
+        return layout
+
     def staged(self, name: str, rows: int) -> tuple[Any, Any]:
         """Return the model, and a batch for it on the device."""
         model = self.model(name)
-        slot = model.slot(rows)
-        model.stage(slot, self.inputs(name, rows))
+        inputs = self.inputs(name, rows)
+        slot = model.slot(model.shapes_of(inputs))
+        model.stage(slot, inputs)
         return model, slot
 
     def runner(self, name: str, rows: int) -> Callable[[], int]:

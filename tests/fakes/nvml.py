@@ -31,6 +31,8 @@ class FakeGpu:
     lost: bool = False
     uuid: bytes = b"GPU-5a"
     memory_bytes: int = 80 << 30
+    used_bytes: int = 8 << 30
+    utilization: int | None = 25
     mig: list[tuple[bytes, int]] | None = None
     """UUID and compute slices of each MIG device. None: not supported."""
 
@@ -102,8 +104,13 @@ class FakeNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, info: Any) -> int:
         gpu = self.gpus[_number(handle) - 1]
-        info._obj.total = gpu.memory_bytes
+        info._obj.total, info._obj.used = gpu.memory_bytes, gpu.used_bytes
         return GPU_IS_LOST if gpu.lost else OK
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, rates: Any) -> int:
+        gpu = self.gpus[_number(handle) - 1]
+        rates._obj.gpu = gpu.utilization or 0
+        return NOT_SUPPORTED if gpu.utilization is None else OK
 
     def nvmlDeviceGetMigMode(self, handle: Any, mode: Any, pending: Any) -> int:
         gpu = self.gpus[_number(handle) - 1]

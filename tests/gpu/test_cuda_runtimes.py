@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +23,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.gpu
 CUDA = DeviceConfig("cuda:0", 8, 16 << 20)
+PYTHON = """
+import torch
+
+class Model:
+    def predict_batch(self, inputs):
+        x = torch.tensor(inputs["x"], device="cuda:0")
+        if x[0, 0] < 0:
+            torch.ones(3 << 28, device="cuda:0")
+        return {"y": (2 * x).cpu().numpy()}
+"""
 
 
 @pytest.mark.parametrize("kind", ["echo", "convnet", "wide"])
@@ -44,6 +56,25 @@ def test_pytorch_serves_a_folder(kind: str, tmp_path: Path) -> None:
         model.close()
 
 
+def test_a_python_model_computes_on_the_device_within_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx", reason="the builders of test models need onnx")
+    from harness.model_folders import a_python_model
+    from horologe_common.status import ModelFailed
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # of the model's process
+    folder = a_python_model(tmp_path, PYTHON, gpu_memory='"1GiB"')
+    runtime = RUNTIMES["python"](CUDA._replace(pages=128))
+    spec = runtime.place(runtime.inspect(folder), folder)
+    model = runtime.open(spec, folder)
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_array_equal(model.run(2, {"x": x})["y"], 2 * x)
+    with pytest.raises(ModelFailed, match="out of memory"):
+        model.run(2, {"x": -x})
+    model.close()
+
+
 def test_onnx_keeps_weights_and_buffers_on_the_device(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="the builders of test models need onnx")
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime-gpu is not installed (the extra `onnx-cuda`)")
@@ -54,7 +85,7 @@ def test_onnx_keeps_weights_and_buffers_on_the_device(tmp_path: Path) -> None:
 
     folder = an_onnx_model(tmp_path)
     runtime = RUNTIMES["onnx"](CUDA)
-    spec = runtime.inspect(folder)
+    spec = runtime.place(runtime.inspect(folder), folder)
     model = runtime.open(spec, folder)
     assert isinstance(model, BoundModel)
     assert model._session.get_providers()[0] == "CUDAExecutionProvider"

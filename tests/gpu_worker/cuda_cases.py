@@ -84,7 +84,7 @@ def test_the_next_input_may_be_staged_before_this_one_runs(checked_rig: Rig) -> 
     model = checked_rig.model("resnet50")
     batches = [checked_rig.inputs("resnet50", 2, seed) for seed in range(3)]
     alone = [model.run(2, batch)["scores"] for batch in batches]
-    slots = [model.slot(2) for _ in batches]
+    slots = [model.slot(model.shapes_of(batch)) for batch in batches]
     for slot, batch in zip(slots, batches, strict=True):
         model.stage(slot, batch)
     for slot in slots:
@@ -133,16 +133,17 @@ def test_a_model_captured_later_leaves_those_before_it_alone(checked_rig: Rig) -
 
 def test_no_room_for_a_batch_is_a_clear_failure(checked_rig: Rig) -> None:
     model = checked_rig.model("resnet50")
-    held = [model.slot(16)]
-    fitting = checked_rig.engine.arena.size // model._layouts[16].size
+    shapes = model.shapes_of(checked_rig.inputs("resnet50", 16))
+    held = [model.slot(shapes)]
+    fitting = checked_rig.engine.arena.size // model.layout_of(shapes).size
     with pytest.raises(ModelFailed, match=r"io: got a batch of \d+ bytes, wanted one that fits .*io_cache_bytes"):
-        held.extend(model.slot(16) for _ in range(fitting))
+        held.extend(model.slot(shapes) for _ in range(fitting))
     assert len(held) <= fitting
 
 
 def test_an_output_of_another_shape_fails_the_capture(checked_rig: Rig) -> None:
     model, program = checked_rig.model("transformer"), checked_rig.program("transformer")
-    layout = model._layouts[2]
+    layout = checked_rig.layout("transformer", 2)
     [output] = layout.outputs
     wrong = layout._replace(outputs=(output._replace(shape=(1, *output.shape[1:]), size=output.size // 2),))
     with pytest.raises(ValueError, match=r"output 'scores': got torch.float32 \[2, 2\], wanted torch.float32 \[1, 2\]"):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from horologe_common.models import ModelSpec
+    from horologe_gpu_worker.runtime import Shapes
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -72,7 +73,10 @@ class OnDevice(Sum, StagedModel):
         self.freed: list[int] = []
         self.slots: dict[str, list[int]] = {"slot": [], "stage": [], "execute": [], "fetch": []}
 
-    def slot(self, batch_size: int) -> DeviceSlot:
+    def shapes_of(self, inputs: Mapping[str, Any]) -> Shapes:
+        return (inputs["x"].shape,)
+
+    def slot(self, shapes: Shapes) -> DeviceSlot:
         self.slots["slot"].append(len(self.slots["slot"]) + 1)
         return DeviceSlot(self.slots["slot"][-1], self.freed)
 

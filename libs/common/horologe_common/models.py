@@ -98,6 +98,8 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """Inputs that a request may leave out. Only requests with the same inputs share a batch."""
     label_files: tuple[str, ...] = ()
     """Name of the file with the labels of each output. Empty: no output has any."""
+    on_gpu: bool = False
+    """True if the model computes on the worker's CUDA device."""
 
     @property
     def has_signature(self) -> bool:

@@ -21,7 +21,18 @@ from horologe_gpu_worker.repository.repository_watch import watch_repository, wa
 from horologe_gpu_worker.settings import WorkerSettings, device_config
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_common.core.instruments import Stats
     from horologe_common.transport.reactor import Reactor
+
+
+def _gpu_metrics(cuda: int | None) -> Callable[[], Stats] | None:
+    if cuda is None:
+        return None
+    from horologe_gpu_worker.measurement.gpu_metrics import gpu_metrics
+
+    return gpu_metrics(cuda)
 
 
 def main() -> None:
@@ -53,7 +64,14 @@ def main() -> None:
 
     try:
         start = [watch] if source is not None else []
-        service.run([worker], links, follows_directory=True, start=start, prepare=attach)
+        service.run(
+            [worker],
+            links,
+            follows_directory=True,
+            start=start,
+            prepare=attach,
+            more_stats=_gpu_metrics(device_config(settings).cuda),
+        )
     finally:
         executors.stop()
 

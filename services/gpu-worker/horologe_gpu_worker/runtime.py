@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from horologe_common.clock import s
 from horologe_common.status import ModelFailed
@@ -124,11 +124,23 @@ class BatchSlot(Protocol):
     """Compute time in ns measured by the device, after EXEC."""
 
 
+Shapes: TypeAlias = "tuple[tuple[int, ...], ...]"
+"""Shapes of a batch's inputs, in the order of the signature."""
+
+
 class StagedModel(OpenModel):
     """An open model on a device with its own memory. INPUT, EXEC and OUTPUT are lanes and run in parallel."""
 
-    def slot(self, batch_size: int) -> BatchSlot:
-        """Allocate the memory of a batch. Raises `ModelFailed` if too little is free."""
+    def shapes_of(self, inputs: Mapping[str, NDArray[Any]]) -> Shapes:
+        """Return the shapes of a batch."""
+        raise NotImplementedError
+
+    def bucket(self, shapes: Shapes) -> Shapes:
+        """Return the shapes to which a batch of a `padded` model is padded: the given or longer ones."""
+        return shapes
+
+    def slot(self, shapes: Shapes) -> BatchSlot:
+        """Allocate the memory of a batch. Raises `ModelFailed` if too little is free, or the model has other shapes."""
         raise NotImplementedError
 
     def stage(self, slot: Any, inputs: Mapping[str, NDArray[Any]]) -> None:
@@ -145,7 +157,7 @@ class StagedModel(OpenModel):
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run the work of the three lanes in sequence; see `OpenModel.run`."""
-        slot = self.slot(batch_size)
+        slot = self.slot(self.shapes_of(inputs))
         self.stage(slot, inputs)
         self.execute(batch_size, slot)
         return self.fetch(batch_size, slot)
@@ -169,6 +181,10 @@ class Runtime:
         Raises `InvalidModel` naming file, field, got and wanted.
         """
         raise NotImplementedError
+
+    def place(self, spec: ModelSpec, folder: Path) -> ModelSpec:
+        """Return the spec as the model runs on this worker: whether it uses the device, and the memory there."""
+        return spec
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
         """Read the model into memory. With `warm`, run every batch size once on made-up inputs. Blocking; runs on the

@@ -39,8 +39,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shares: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Number of shares of the device. Each share runs one EXEC at a time. A whole device is one share."""
     device: str = "cpu"
-    """`cuda`, `cuda:1` and so on: models of `pytorch` and `onnx` run on that device. Any other text is a name for the
-    CPU, shown in reports.
+    """`cuda`, `cuda:1` and so on: models of `pytorch` and `onnx`, and those of `python` with `gpu_memory`, run on that
+    device. Any other text is a name for the CPU, shown in reports.
     """
     device_id: str = ""
     """Physical device. Workers with the same one own shares of it and are neighbours. On a CUDA device, a UUID of NVML
@@ -61,7 +61,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     a worker with the whole device has no neighbours.
     """
     pages_bytes: Annotated[int, Meta(ge=16 << 20)] = 4 << 30
-    """Memory for model weights per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages."""
+    """Memory for models per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages. On a CUDA
+    device, it is allocated at the start.
+    """
     host_bytes: Annotated[int, Meta(ge=0)] = 512 << 20
     """Host memory for `onnx` models on the CPU that are not loaded but stay open, so that LOAD takes microseconds. The
     models that were unloaded first are closed first. 0: UNLOAD closes a model.

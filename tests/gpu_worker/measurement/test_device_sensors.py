@@ -20,6 +20,7 @@ from horologe_gpu_worker.measurement.device_sensor import (
 )
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS, nvml_sensor
 from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import NvmlSensor, open_nvml_sensor
+from horologe_gpu_worker.measurement.gpu_metrics import gpu_metrics
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Driver
 
@@ -118,3 +119,23 @@ def test_the_cpu_has_no_power_sensor() -> None:
     sensor = DEVICE_SENSORS["host"](DeviceConfig(), Path())
     assert sensor.limits().max_power_w == 0
     assert sensor.read().power_w == 0
+
+
+def test_the_figures_of_a_gpu_have_tritons_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvml([FakeGpu(energy_mj=5000, utilization=None)])
+    fake.install(monkeypatch)
+    monkeypatch.setattr(nvml_sensor, "pci_bus_id", lambda driver, device: "0000:00:00.0")
+    monkeypatch.setattr(nvml_sensor, "load_driver", lambda: None)
+    read = gpu_metrics(0)
+    assert read is not None
+    assert read().values == {
+        ("nv_gpu_memory_total_bytes", "GPU-5a"): 80 << 30,
+        ("nv_gpu_memory_used_bytes", "GPU-5a"): 8 << 30,
+        ("nv_gpu_power_usage", "GPU-5a"): 120,
+        ("nv_gpu_power_limit", "GPU-5a"): 700,
+        ("nv_energy_consumption", "GPU-5a"): 5,
+    }
+    fake.gpus[0].utilization = 25
+    assert read().values["nv_gpu_utilization", "GPU-5a"] == 0.25
+    hide_nvml(monkeypatch)
+    assert gpu_metrics(0) is None

@@ -97,8 +97,9 @@ def emulated(lines: str) -> str:
         ("versions = ['1']", "versions: got ('1',), wanted it in "),
         (
             "declared_outputs_only = true\n" + SIGNATURE + EXEC,
-            "declared_outputs_only: got true, wanted false for 'emulated'",
+            "declared_outputs_only: got True, wanted none for 'emulated'",
         ),
+        ("gpu_memory = '1GiB'\n" + SIGNATURE + EXEC, "gpu_memory: got '1GiB', wanted none for 'emulated'"),
         (SIGNATURE + "reshape = [-1, 4]\n" + EXEC, "y: reshape: got one, wanted none for 'emulated'"),
         (SIGNATURE + "reshape = [-1, 5]\n" + EXEC, "y: reshape: got [-1, 5], wanted as many elements"),
         ("runtime = 'torch'", "runtime: got 'torch', wanted one of onnx, pytorch, torchscript, python, emulated"),

@@ -134,7 +134,7 @@ def test_a_share_of_a_gpu_is_not_measured_beside_its_neighbours(
 ) -> None:
     """The profile of the whole GPU is scaled to the share. A share of the CPU is measured."""
     monkeypatch.setattr(profile_cache, "hardware_id", lambda runtime, cuda: "host" if cuda is None else "gpu")
-    on_gpu, runtime = msgspec.structs.replace(SPEC, runtime="onnx"), TimedRuntime()
+    on_gpu, runtime = msgspec.structs.replace(SPEC, runtime="onnx", on_gpu=True), TimedRuntime()
     whole = measure(runtime, ProfileCache(tmp_path, 0), on_gpu)
     share = measure(runtime, ProfileCache(tmp_path, 0, 40.0), on_gpu)
     assert share.exec_ns == {size: round(2.5 * time_ns) for size, time_ns in whole.exec_ns.items()}

@@ -18,15 +18,14 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from bench_gpu.pretend import pretend_cuda
 from bench_gpu.rig import Rig
 from gpu_worker.cuda_cases import *  # noqa: F403 (its tests are run here)
-from gpu_worker.repository_harness import a_module, a_program
-from harness.model_folders import SIGNATURE, a_pytorch_export, a_pytorch_model, pytorch_exports
+from gpu_worker.cuda_length_cases import *  # noqa: F403
+from harness.model_folders import a_pytorch_export, a_pytorch_model, pytorch_exports
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.measurement.share_batches import ShareBatches
 from horologe_gpu_worker.repository import profile_cache
-from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.version_inspector import VersionInspector
 from horologe_gpu_worker.runtime import DeviceConfig, StagedModel
@@ -43,6 +42,12 @@ def rig() -> Iterator[Rig]:
     with pretend_cuda():
         yield Rig(pretend=True, tiny=True)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def cuda() -> Iterator[PytorchRuntime]:
+    with pretend_cuda():
+        yield PytorchRuntime(DeviceConfig("cuda:0", 4, 1 << 20))
 
 
 @pytest.mark.parametrize("kind", ["echo", "convnet", "wide"])
@@ -64,16 +69,6 @@ def test_the_runtime_serves_a_folder_on_it(kind: str, tmp_path: Path) -> None:
             for name, wanted in module(torch.from_numpy(x)).items():
                 np.testing.assert_allclose(outputs[name], wanted.detach().numpy(), rtol=1e-4, atol=1e-6)
         model.close()
-
-
-def test_shapes_that_cannot_be_captured_are_named(tmp_path: Path) -> None:
-    rows, columns = torch.export.Dim("rows", max=16), torch.export.Dim("columns", max=64)
-    manifest = SIGNATURE.replace("[-1, 4]", "[-1, -1]")
-    shapes = ({0: rows, 1: columns},)
-    folder = a_program(tmp_path, a_module(lambda x: {"y": x * 2}), (torch.zeros(2, 4),), shapes, manifest)
-    with pretend_cuda(), pytest.raises(InvalidModel, match=r"x: shape: got \[-1, -1\], wanted fixed sizes except"):
-        PytorchRuntime(DeviceConfig("cuda", 1)).inspect(folder)
-    assert PytorchRuntime().inspect(folder).inputs[0].shape == (-1, -1)
 
 
 def test_several_models_are_loaded_in_turn_on_few_pages(tmp_path: Path) -> None:

@@ -201,9 +201,8 @@ def test_an_error_is_the_answer(backend: Any, tmp_path: Path) -> None:
     ("config", "device", "kind", "number"),
     [
         ("", "cpu", "CPU", "0"),
-        ("", "cuda:1", "GPU", "1"),
-        ("instance_group { kind: KIND_CPU }", "cuda", "CPU", "0"),
-        ("instance_group { kind: KIND_GPU }", "cpu", "GPU", "0"),
+        ("instance_group { kind: KIND_GPU }", "cuda", "GPU", "0"),
+        ("instance_group { kind: KIND_GPU }", "cpu", "CPU", "0"),
     ],
 )
 def test_initialize_gets_the_configuration_and_the_device(

@@ -16,6 +16,7 @@ class Metric(NamedTuple):
 MODEL = ("model", "version")
 PART = ("application", "model")
 STAGE = ("pipeline", "stage")
+GPU = ("gpu_uuid",)
 CLOCK = ("worker", "incarnation")
 
 METRICS: dict[str, Metric] = {
@@ -29,6 +30,12 @@ METRICS: dict[str, Metric] = {
     "nv_inference_pending_request_count": Metric("untyped", "Requests waiting for execution", MODEL),
     "nv_cache_num_hits_per_model": Metric("untyped", "Prediction cache hits", MODEL),
     "nv_cache_num_misses_per_model": Metric("untyped", "Prediction cache misses", MODEL),
+    "nv_gpu_utilization": Metric("gauge", "Part of the last sample period in which the GPU ran kernels, 0 to 1", GPU),
+    "nv_gpu_memory_total_bytes": Metric("gauge", "Memory of the GPU", GPU),
+    "nv_gpu_memory_used_bytes": Metric("gauge", "Memory of the GPU that all processes use", GPU),
+    "nv_gpu_power_usage": Metric("gauge", "Power of the GPU in watts", GPU),
+    "nv_gpu_power_limit": Metric("gauge", "Enforced power limit of the GPU in watts", GPU),
+    "nv_energy_consumption": Metric("untyped", "Energy of the GPU in joules since its driver was loaded", GPU),
     "horologe_build_info": Metric(
         "gauge", "Always 1; the labels describe the process", ("service", "version", "python")
     ),

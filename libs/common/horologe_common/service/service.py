@@ -99,8 +99,12 @@ class Service:
         start: Sequence[Task] = (),
         endpoints: Sequence[Task] = (),
         prepare: Callable[[Reactor], None] | None = None,
+        more_stats: Callable[[], Stats] | None = None,
     ) -> None:
-        """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` and `endpoints`: see `Reactor`."""
+        """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` and `endpoints`: see `Reactor`.
+
+        `more_stats` returns further metrics. It is called by the thread that renders them, and may block.
+        """
         protect_memory()
         reactor = Reactor(cores, links)
         reactor.start, reactor.endpoints = start, endpoints
@@ -111,7 +115,7 @@ class Service:
             end_tracing = start_tracing(reactor, cores, self.settings(TracingSettings, "tracing"), self.name)
             exporter = serve_metrics(
                 self.settings(MetricsSettings, "metrics"),
-                lambda: _stats(reactor, self.name),
+                lambda: [*_stats(reactor, self.name), *([more_stats()] if more_stats else [])],
                 lambda: links.is_ready() and not reactor.is_stopping,
             )
             recorder_settings = self.settings(RecorderSettings, "recorder")

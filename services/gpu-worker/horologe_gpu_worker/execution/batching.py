@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from horologe_common.models import DTYPES
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_gpu_worker.core.lanes import Operation
+    from horologe_gpu_worker.runtime import Shapes
 
 
 def workspace_bytes(spec: ModelSpec) -> int:
@@ -31,6 +33,25 @@ def workspace_bytes(spec: ModelSpec) -> int:
         for tensor in spec.inputs
         if tensor.datatype != "BYTES"
     )
+
+
+def batch_shapes(operation: Operation, spec: ModelSpec) -> Shapes:
+    """Return the shapes of a batch's inputs, in the order of the signature."""
+    shapes = {tensor.name: tuple(tensor.shape) for tensor, _ in operation.inputs}
+    rows = (operation.batch_size,) if spec.batched else ()
+    return tuple((*rows, *shapes[tensor.name][len(rows) :]) for tensor in spec.inputs)
+
+
+def lengthen_rows(operation: Operation, spec: ModelSpec, shapes: Shapes) -> Operation:
+    """Return the operation with rows that are padded to these shapes of the batch."""
+    wanted = {tensor.name: shape for tensor, shape in zip(spec.inputs, shapes, strict=True)}
+    inputs, parts_shapes = [], []
+    for index, (tensor, parts) in enumerate(operation.inputs):
+        inputs.append((msgspec.structs.replace(tensor, shape=(tensor.shape[0], *wanted[tensor.name][1:])), parts))
+        row_bytes = math.prod(tensor.shape[1:]) * DTYPES[tensor.datatype].itemsize
+        equal = [(len(part) // max(1, row_bytes), *tensor.shape[1:]) for part in parts]
+        parts_shapes.append(operation.shapes[index] if operation.shapes else equal)
+    return msgspec.structs.replace(operation, inputs=inputs, shapes=parts_shapes)
 
 
 def assemble_inputs(

@@ -9,7 +9,13 @@ from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, Status, describe_exception
 from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
-from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors, workspace_bytes
+from horologe_gpu_worker.execution.batching import (
+    assemble_inputs,
+    batch_shapes,
+    lengthen_rows,
+    output_tensors,
+    workspace_bytes,
+)
 from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.runtime import StagedModel
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
-    from horologe_gpu_worker.runtime import OpenModel
+    from horologe_gpu_worker.runtime import OpenModel, Shapes
 
 NONE_FAILED: Mapping[int, str] = {}
 
@@ -221,7 +227,8 @@ class DeviceModels:
         if loaded is None:
             return _not_loaded(operation)
         if loaded.staging:
-            slot = loaded.staging.slot(operation.batch_size)
+            operation, shapes = _bucketed(loaded, operation)
+            slot = loaded.staging.slot(shapes)
             loaded.staging.stage(slot, assemble_inputs(operation, loaded.spec.batched, slot.space, copy_all=True))
             return _finished(operation, begin_ns, staged=_Staged(loaded, slot))
         inputs = assemble_inputs(operation, loaded.spec.batched, Workspace())  # not `_space`: EXEC may be using it
@@ -253,6 +260,16 @@ def _run(
     outputs, failed = loaded.model.run_requests(operation.batch_size, inputs, operation.request_rows)
     has_outputs = not failed or len(failed) < len(operation.request_rows)
     return outputs if has_outputs else None, False, failed
+
+
+def _bucketed(loaded: _LoadedModel, operation: Operation) -> tuple[Operation, Shapes]:
+    """Return the operation with its inputs padded as the model wants them, and the shapes of the batch."""
+    spec, staging = loaded.spec, loaded.staging
+    shapes = batch_shapes(operation, spec)
+    if staging is None or not (spec.padded and spec.variable_dimensions):
+        return operation, shapes
+    longer = staging.bucket(shapes)
+    return (operation, shapes) if longer == shapes else (lengthen_rows(operation, spec, longer), longer)
 
 
 def _not_loaded(operation: Operation) -> Finished:

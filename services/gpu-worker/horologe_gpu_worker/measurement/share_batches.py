@@ -44,7 +44,7 @@ class StagedBatches:
 
     def _prepare_slot(self, inputs: dict[str, Any]) -> tuple[BatchSlot, dict[str, Any]]:
         """Return a slot, and inputs in its host memory, where the INPUT lane builds a batch."""
-        slot = self._model.slot(self._size)
+        slot = self._model.slot(self._model.shapes_of(inputs))
         slot.space.reset()
         placed = {}
         for name, array in inputs.items():

@@ -46,7 +46,7 @@ class ShareRunner:
         self._device = device_config(msgspec.structs.replace(self._settings, share_percent=percent))
         name = runtime_name(self._folder, read_manifest(self._folder))
         runtime = RUNTIMES[name](self._device)
-        self._spec = runtime.inspect(self._folder)
+        self._spec = runtime.place(runtime.inspect(self._folder), self._folder)
         runtime.prepare(self._spec, self._folder)
         self._model = runtime.open(self._spec, self._folder)
         device_file = self._settings.emulated_device
@@ -98,7 +98,7 @@ class ShareRunner:
         assert self._batches is not None
         if self._emulated:
             return self._emulated.trace(self._batch, self._device.share_percent)
-        on_device = self._device.cuda is not None and self._spec.runtime in ON_DEVICE
+        on_device = self._spec.on_gpu and self._spec.runtime in ON_DEVICE
         if self._spec.runtime == "onnx" and not on_device:
             return trace_onnx(self._spec, self._folder, self._batch)
         trace = trace_cuda(self._batches.run_next) if on_device else UNTRACED

@@ -54,6 +54,7 @@ QUANTITIES = (
     ("timeout", DURATIONS, DURATION_MAX_NS),
     ("load_timeout", DURATIONS, DURATION_MAX_NS),
     ("memory_limit", SIZES, MEMORY_MAX_BYTES),
+    ("gpu_memory", SIZES, MEMORY_MAX_BYTES),
 )
 MAX_SEED = 1 << 32
 

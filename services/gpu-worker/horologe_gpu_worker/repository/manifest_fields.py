@@ -134,6 +134,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """python: file of the packages in the model's own environment, in the version's folder or beside it."""
     memory_limit: str = "0"
     """python: maximum data segment of the model's process; 0: no limit."""
+    gpu_memory: str = "0"
+    """python, onnx: memory that the model may take on a CUDA device. 0: a python model gets no device, an onnx one has
+    no limit.
+    """
+    providers: tuple[str, ...] = ()
+    """onnx: ONNX Runtime's execution providers, in their order; empty: the default of the worker's device."""
     files: dict[str, FileEntry] = {}
     """Path in the version's folder -> its URL and hash."""
     inputs: tuple[TensorEntry, ...] = ()

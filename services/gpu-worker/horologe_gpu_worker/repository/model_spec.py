@@ -11,6 +11,7 @@ from horologe_common.service.user_files import read_file
 from horologe_common.status import InvalidInput
 from horologe_gpu_worker.repository.made_up_inputs import check_broadcast, make_up_inputs, warmup_shapes
 from horologe_gpu_worker.repository.manifest import MANIFEST, InvalidModel, duration_ns, read_manifest, settings_path
+from horologe_gpu_worker.repository.manifest_fields import Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.repository.manifest_fields import Manifest, TensorEntry
+    from horologe_gpu_worker.repository.manifest_fields import TensorEntry
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
 RESHAPING = ("onnx", "torchscript", "python")
 """Runtimes that reshape tensors (`python`: for a `TritonPythonModel`)."""
 STREAMING = ("python", "emulated")
+OF_RUNTIMES = {"declared_outputs_only": ("onnx",), "providers": ("onnx",), "gpu_memory": ("onnx", "python")}
+"""Keys of some runtimes only."""
 NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
 
 
@@ -112,8 +115,9 @@ def _check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:
         raise InvalidModel(f"{settings_path(folder)}: {reshaped[0]}: reshape: got one, wanted none for {runtime!r}")
     if optional := [entry.name for entry in manifest.inputs if entry.optional and runtime != "python"]:
         raise InvalidModel(f"{settings_path(folder)}: {optional[0]}: optional: got true, wanted false for {runtime!r}")
-    if manifest.declared_outputs_only and runtime != "onnx":
-        raise InvalidModel(f"{settings_path(folder)}: declared_outputs_only: got true, wanted false for {runtime!r}")
+    for key, runtimes in OF_RUNTIMES.items():
+        if (got := getattr(manifest, key)) != getattr(Manifest(), key) and runtime not in runtimes:
+            raise InvalidModel(f"{settings_path(folder)}: {key}: got {got!r}, wanted none for {runtime!r}")
 
 
 def default_length(manifest: Manifest) -> int:

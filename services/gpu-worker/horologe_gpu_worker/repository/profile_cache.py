@@ -37,7 +37,7 @@ CONTENT_WAIT_NS = s(120)
 POLL_S = 0.01
 
 ON_DEVICE = ("onnx", "pytorch")
-"""Runtimes that use the worker's CUDA device, if it has one."""
+"""Runtimes whose models are opened in the worker's own process on its CUDA device, if it has one."""
 
 log = logger("profiling")
 
@@ -45,8 +45,7 @@ log = logger("profiling")
 @functools.cache
 def hardware_id(runtime: str = "", cuda: int | None = None) -> str:
     """Return CPU model and cores, or the CUDA device, and the version of the runtime's package, as a folder name."""
-    on_device = cuda is not None and runtime in ON_DEVICE
-    where = [device_name(load_driver(), cuda or 0)] if on_device else [cpu_model(), f"{os.cpu_count()}-cores"]
+    where = [cpu_model(), f"{os.cpu_count()}-cores"] if cuda is None else [device_name(load_driver(), cuda)]
     words = [*where, _runtime_version(runtime)]
     return re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(filter(None, words))).strip("-").lower()
 
@@ -91,11 +90,12 @@ class ProfileCache:
 
     def _percent(self, spec: ModelSpec) -> float:
         """Return the share that limits the model. The share of a GPU does not limit models that run on the CPU."""
-        return 100.0 if self._cuda is not None and spec.runtime not in ON_DEVICE else self._share_percent
+        return 100.0 if self._cuda is not None and not spec.on_gpu else self._share_percent
 
     def _path(self, spec: ModelSpec, percent: float) -> Path:
         share = "" if percent == 100 else f"-{percent:g}-percent"
-        return self._cache / "profiles" / (hardware_id(spec.runtime, self._cuda) + share) / f"{spec.content_hash}.json"
+        hardware = hardware_id(spec.runtime, self._cuda if spec.on_gpu else None)
+        return self._cache / "profiles" / (hardware + share) / f"{spec.content_hash}.json"
 
     def read_profile(self, spec: ModelSpec) -> Profile | None:
         """Read the cached profile; None if it is missing, incomplete or of another length.

@@ -140,7 +140,7 @@ def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, c
     inputs = warmup_inputs(spec, folder, batch_size)
     run: Callable[[], Any] = functools.partial(model.run, batch_size, inputs)
     if isinstance(model, StagedModel):  # INPUT and OUTPUT overlap with another EXEC and are not counted
-        slot = model.slot(batch_size)
+        slot = model.slot(model.shapes_of(inputs))
         model.stage(slot, inputs)
         run = functools.partial(model.execute, batch_size, slot)
     times: list[int] = []

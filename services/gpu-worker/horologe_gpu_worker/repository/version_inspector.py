@@ -107,7 +107,8 @@ class VersionInspector:
             runtime.provision(folder, self._report)
             if content_hash and content_hash == content.hash:
                 return VersionReport(ModelReport(spec, None), unchanged=True)
-            inspected = msgspec.structs.replace(runtime.inspect(folder), content_hash=content.hash, notes=notes)
+            inspected = runtime.place(runtime.inspect(folder), folder)
+            inspected = msgspec.structs.replace(inspected, content_hash=content.hash, notes=notes)
             _check_in_range(folder, inspected)
             spec = inspected
             inline_io = spec.streams or (runtime.inline_io and not _declares_transfers(manifest))
@@ -133,6 +134,7 @@ class VersionInspector:
                 return self.inspect_version(folder)
             content = self.contents.read(folder)
             content.check_spec(spec)
+            spec = runtime.place(spec, folder)
             if profile is None or profile.measured:
                 runtime.prepare(spec, folder)
             if profile is None:

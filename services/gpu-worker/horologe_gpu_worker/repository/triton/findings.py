@@ -203,6 +203,21 @@ def _warmup(facts: ModelFacts) -> tuple[Effect, str]:
     return "used", "`warmup_shape`. Every batch size runs once"
 
 
+GPU_MEMORY = "2GiB"
+"""`gpu_memory` of a Python model with instances of KIND_GPU: Triton's configuration does not say how much they take."""
+
+
+def uses_gpu(config: Any) -> bool:
+    """Return whether the configuration asks for instances on a GPU."""
+    return any(group.kind == group.KIND_GPU for group in config.instance_group)
+
+
+def _instances(facts: ModelFacts) -> tuple[Effect, str]:
+    if facts.backend == "python" and uses_gpu(facts.config):
+        return "used", f"`gpu_memory`: {GPU_MEMORY}"
+    return "not needed", "the controller decides which devices hold a model"
+
+
 WHOLE = ("instance_group", "optimization", "dynamic_batching.default_queue_policy")
 """Fields of which the report names the fields in them."""
 RULES: dict[str, Rule] = {
@@ -243,7 +258,7 @@ RULES: dict[str, Rule] = {
     "dynamic_batching.priority_queue_policy": _rule("limited", "set `slo`: requests that would be late are REFUSED"),
     "sequence_batching": _rule("missing", "no state is kept between requests"),
     "ensemble_scheduling": _rule("missing", "`horologe import triton` makes a pipeline of it"),
-    "instance_group": _rule("not needed", "the controller decides which devices hold a model"),
+    "instance_group": _instances,
     "default_model_filename": _rule("used", "`file`"),
     "cc_model_filenames": _rule("missing", "one file serves all devices"),
     "metric_tags": _rule("limited", "metrics have the labels model and version"),

@@ -9,11 +9,13 @@ from horologe_common.model_limits import BATCH_MAX
 from horologe_common.service.user_files import read_file
 from horologe_gpu_worker.repository.triton.config_file import CONFIG_FILE, read_config
 from horologe_gpu_worker.repository.triton.findings import (
+    GPU_MEMORY,
     Finding,
     ModelFacts,
     find_effects,
     has_variable_outputs,
     read_threads,
+    uses_gpu,
 )
 from horologe_gpu_worker.repository.triton.python_source import find_unsupported
 from horologe_gpu_worker.repository.triton.tensors import tensor_entries
@@ -113,6 +115,8 @@ def _manifest(config: Any, backend: str) -> dict[str, Any]:
         manifest["stream"] = {"max_open": 1}
     elif config.response_cache.enable:
         manifest["cache"] = True
+    if backend == "python" and uses_gpu(config):
+        manifest["gpu_memory"] = GPU_MEMORY
     if backend == "onnxruntime":
         if threads := read_threads(config, backend):
             manifest["threads"] = threads

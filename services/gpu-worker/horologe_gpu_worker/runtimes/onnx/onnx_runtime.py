@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_common.string_tensors import decode_text
 from horologe_gpu_worker.repository.content import content_bytes
-from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, settings_path
+from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, settings_path, size_bytes
 from horologe_gpu_worker.repository.model_signature import shape_for
 from horologe_gpu_worker.repository.model_spec import build_spec, default_length
 from horologe_gpu_worker.repository.reshaping import NO_RESHAPES, Reshapes, read_reshapes
@@ -23,7 +23,8 @@ from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Ru
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
 from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
 from horologe_gpu_worker.runtimes.onnx.external_data import add_external_data
-from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import PrimaryContext, load_driver
+from horologe_gpu_worker.runtimes.onnx.providers import CPU, check_providers, session_providers, uses_cuda
+from horologe_gpu_worker.runtimes.pytorch.paging.device_pages import HeldPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MODEL = "model.onnx"
-CPU = ("CPUExecutionProvider",)
 QUIET = 3
 """ONNX Runtime's log severity "error": its warnings go to stderr past every log setting."""
 
@@ -40,10 +40,6 @@ SESSION_BYTES, COPIES = 128 << 10, 2
 """Memory of a session: a fixed part, and its weights with copies packed for the processor. 128 kB for a no-op (73 kB
 measured), 0.6 MB for digits-cnn with weights of 0.24 MB (0.68 MB measured).
 """
-CUDA = "CUDAExecutionProvider"
-STREAM_DEFAULT = 0
-"""CU_STREAM_DEFAULT: synchronised with ONNX Runtime's own copies, which use the legacy stream."""
-
 ELEMENTS = {
     **{f"tensor({dtype.name})": name for name, dtype in DTYPES.items() if name not in ("FP32", "FP64")},
     "tensor(float)": "FP32",
@@ -56,16 +52,22 @@ ELEMENTS = {
 class OnnxModel(OpenModel):
     """A session. `run` allocates new outputs, so they may be sent while the next batch runs.
 
-    `close` returns the session to `idle`, if given.
+    `close` returns the session to `idle`, or its pages to the device, if given.
     """
 
     def __init__(
-        self, spec: ModelSpec, session: Any, idle: KeptModels[Any] | None = None, reshapes: Reshapes = NO_RESHAPES
+        self,
+        spec: ModelSpec,
+        session: Any,
+        idle: KeptModels[Any] | None = None,
+        reshapes: Reshapes = NO_RESHAPES,
+        held: HeldPages | None = None,
     ) -> None:
         self._spec = spec
         self._session = session
         self._idle = idle
         self._reshapes = reshapes
+        self._held = held
         # 10 us for a no-op. Pre-bound buffers take 6, but then inputs and outputs are copied: 600 kB inputs x 4
         # cost 315 us that way, 120 this way.
         self._names = [tensor.name for tensor in spec.outputs]
@@ -87,6 +89,9 @@ class OnnxModel(OpenModel):
         session, self._session = self._session, None
         if self._idle is not None and session is not None:
             self._idle.keep(self._spec, (session, self._reshapes), SESSION_BYTES + COPIES * self._spec.weights_bytes)
+        del session
+        if self._held is not None:
+            self._held.put_back()
 
 
 class _Batch(NamedTuple):
@@ -103,8 +108,9 @@ class BoundModel(OpenModel):
     `run` copies in, computes and copies out.
     """
 
-    def __init__(self, spec: ModelSpec, session: Any, kind: str, device: int) -> None:
+    def __init__(self, spec: ModelSpec, session: Any, kind: str, device: int, held: HeldPages | None = None) -> None:
         self._spec = spec
+        self._held = held
         self._session = session
         self._batches = {size: self._bind(size, kind, device) for size in spec.batch_sizes}
 
@@ -124,6 +130,8 @@ class BoundModel(OpenModel):
     def close(self) -> None:
         self._batches.clear()
         self._session = None
+        if self._held is not None:
+            self._held.put_back()
 
     def _bind(self, batch_size: int, kind: str, device: int) -> _Batch:
         binding = self._session.io_binding()
@@ -149,6 +157,7 @@ class OnnxRuntime(Runtime):
     """
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
+        self._device = device
         self._cuda = device.cuda
         self._idle = KeptModels[Any](device.host_bytes if device.cuda is None else 0, lambda session: None)
 
@@ -167,8 +176,15 @@ class OnnxRuntime(Runtime):
             declared = {entry.name for entry in manifest.outputs}
             signature = signature[0], tuple(tensor for tensor in signature[1] if tensor.name in declared)
         spec = build_spec(folder, manifest, "onnx", signature, content_bytes(folder), lengths)
-        # On CUDA, a session takes megabytes.
-        return msgspec.structs.replace(spec, shares_pages=self._cuda is None, text=True)
+        return msgspec.structs.replace(spec, shares_pages=True, text=True)
+
+    def place(self, spec: ModelSpec, folder: Path) -> ModelSpec:
+        """Count the memory of a model on a CUDA device in whole pages: its `gpu_memory`, or weights and buffers."""
+        manifest = read_manifest(folder)
+        if self._cuda is None or not uses_cuda(manifest.providers):
+            return spec
+        size = size_bytes(manifest.gpu_memory) or spec.weights_bytes + buffer_bytes(spec)
+        return msgspec.structs.replace(spec, on_gpu=True, shares_pages=False, weights_bytes=size)
 
     def is_open(self, spec: ModelSpec) -> bool:
         """Return True if `open` returns at once: an idle session of the model is in host memory."""
@@ -183,30 +199,34 @@ class OnnxRuntime(Runtime):
         """Open a session and, with `warm`, run every batch size once; see `Runtime.open`."""
         manifest = read_manifest(folder)
         path, reshapes = model_path(folder, manifest, MODEL), read_reshapes(manifest)
-        if self._cuda is None:
-            session = _session(path, manifest.threads, optimise=True)
-            model: OpenModel = OnnxModel(spec, session, self._idle, reshapes)
-        else:
-            session = _session(path, manifest.threads, optimise=True, providers=cuda_providers(self._cuda))
-            check_provider(path, session.get_providers())
-            binds = bindable(spec) and not (reshapes.inputs or reshapes.outputs)
-            model = (
-                BoundModel(spec, session, "cuda", self._cuda) if binds else OnnxModel(spec, session, reshapes=reshapes)
-            )
-        if warm:
-            warm_up(model.run, spec, folder)
+        providers = session_providers(path, spec.content_hash, manifest, self._device)
+        held = HeldPages(self._device, spec.pages, spec.on_gpu)
+        try:
+            session = _session(path, manifest.threads, optimise=True, providers=providers)
+            check_providers(path, session.get_providers(), providers)
+            if not spec.on_gpu:
+                model: OpenModel = OnnxModel(spec, session, self._idle, reshapes)
+            elif bindable(spec) and not (reshapes.inputs or reshapes.outputs):
+                model = BoundModel(spec, session, "cuda", self._cuda or 0, held)
+            else:
+                model = OnnxModel(spec, session, reshapes=reshapes, held=held)
+            if warm:
+                warm_up(model.run, spec, folder)
+        except BaseException:
+            held.put_back()
+            raise
         self._idle.set_content(spec)
         return model
 
 
-def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] = CPU) -> Any:
+def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] = (CPU,)) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = QUIET
     # A spinning thread pool would take the CPU of the next EXEC.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if providers is CPU:
+    if tuple(providers) == (CPU,):
         _share_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
     if not optimise:
@@ -253,43 +273,13 @@ def bindable(spec: ModelSpec) -> bool:
     return fixed and all(tensor.datatype != "BYTES" for tensor in tensors)
 
 
-def cuda_providers(device: int) -> list[Any]:
-    """Return the execution providers of a session. Raises `InvalidModel` if the package or the machine has no CUDA."""
-    if CUDA not in onnxruntime.get_available_providers():
-        raise InvalidModel(
-            f"worker.device: got 'cuda:{device}' and an onnxruntime for {onnxruntime.get_available_providers()}, "
-            "wanted the package onnxruntime-gpu (the extra `onnx-cuda`)"
-        )
-    _preload_libraries()
-    options = {
-        "device_id": str(device),
-        "user_compute_stream": str(_stream(device)),
-        "cudnn_conv_algo_search": "HEURISTIC",  # the default benchmarks all algorithms for every new shape
-    }
-    return [(CUDA, options), "CPUExecutionProvider"]
-
-
-def check_provider(path: Path, providers: Sequence[str]) -> None:
-    """Raise `InvalidModel` if a session that wanted CUDA runs on the CPU: ONNX Runtime only logs a warning then."""
-    if CUDA not in providers:
-        raise InvalidModel(
-            f"{path}: got a session with {list(providers)}, wanted {CUDA}: libraries of CUDA or cuDNN are missing, or "
-            "of another version (the extra `onnx-cuda` has them)"
-        )
-
-
-@cache
-def _preload_libraries() -> None:
-    """Load CUDA and cuDNN from the packages of PyTorch or NVIDIA: the dynamic linker does not look there."""
-    if preload := getattr(onnxruntime, "preload_dlls", None):  # from version 1.21 on
-        preload()
-
-
-@cache
-def _stream(device: int) -> int:
-    """Return the stream of all sessions of this process. One EXEC runs at a time, so one stream is enough."""
-    driver = load_driver()
-    PrimaryContext(driver, device).enter()
-    stream = ctypes.c_void_p()
-    driver("cuStreamCreate", ctypes.byref(stream), STREAM_DEFAULT)
-    return stream.value or 0
+def buffer_bytes(spec: ModelSpec) -> int:
+    """Return the bytes of the bound inputs and outputs of all batch sizes; 0 if none can be bound."""
+    if not bindable(spec):
+        return 0
+    tensors = (*spec.inputs, *spec.outputs)
+    return sum(
+        math.prod(shape_for(spec, tensor, size)) * DTYPES[tensor.datatype].itemsize
+        for size in spec.batch_sizes
+        for tensor in tensors
+    )

@@ -38,6 +38,9 @@ END_S = 0.5
 """Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
 
 
+NO_GPU = " (a Python model gets a GPU by `gpu_memory` in model.toml, on a worker with worker.device = 'cuda')"
+
+
 class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
     """First message to the process: load `folder`/model.py after `delay_ns`. With `warm`, run every batch size once."""
 
@@ -49,7 +52,9 @@ class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
     """Fail if the files of the folder do not have the content of `spec`."""
     warm: bool = True
     device: str = ""
-    """The worker's device."""
+    """`cuda`: the model's process sees the worker's CUDA device, and no other one. Else it sees none."""
+    gpu_memory_bytes: int = 0
+    """Limit of the process's memory on that device."""
 
 
 class Loaded(msgspec.Struct, tag="loaded", array_like=True, frozen=True):
@@ -145,6 +150,20 @@ def pack(arrays: Mapping[str, NDArray[Any]], side: str = "input") -> tuple[tuple
     return tuple(header for header, _ in packed), [buffer for _, buffer in packed]
 
 
+def gpu_variables(cuda: int | None, memory_bytes: int, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment by which a process sees CUDA device `cuda` of this one, and no other; with a limit of 0,
+    none at all.
+
+    A MIG device, and the part of an MPS share, are in the variables that the process inherits. MPS limits the memory of
+    every library; `limit_gpu_memory` only that of PyTorch.
+    """
+    if cuda is None or not memory_bytes:
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    visible = [device for device in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+    device = visible[cuda].strip() if cuda < len(visible) else str(cuda)
+    return {"CUDA_VISIBLE_DEVICES": device, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory_bytes >> 20}M"}
+
+
 class ModelProcess:
     """A child process. Call `start` first."""
 
@@ -172,13 +191,21 @@ class ModelProcess:
         process can be started.
         """
         variables = child_environment(os.environ, self._manifest.threads, self._device.environment)
-        variables = self._environment.variables(variables)
+        gpu_memory = size_bytes(self._manifest.gpu_memory) if self._spec.on_gpu else 0
+        variables = self._environment.variables(variables) | gpu_variables(self._device.cuda, gpu_memory, os.environ)
         self._child = start_isolated(CHILD, variables, self._device.user, python=self._environment.python)
         self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
         self._packets = PacketSocket(self._child.sock)
-        device = self._device.device
-        memory_limit = size_bytes(self._manifest.memory_limit)
-        start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content, warm, device)
+        start = Start(
+            str(self._folder.absolute()),
+            self._spec,
+            delay_ns,
+            size_bytes(self._manifest.memory_limit),
+            check_content,
+            warm,
+            "cuda" if self._spec.on_gpu else "cpu",
+            gpu_memory,
+        )
         with suppress(OSError):  # the process has ended already; `is_loaded` raises
             send(self._packets, start)
 
@@ -206,7 +233,8 @@ class ModelProcess:
             return False
         if isinstance(message, CallFailed):
             kind = WarmUpFailed if message.by_inputs else RowsFailed if message.rows else ModelFailed
-            raise kind(message.reason.removeprefix(f"model {self._spec.key}: "))
+            hint = NO_GPU if "CUDA" in message.reason and not self._spec.on_gpu else ""
+            raise kind(message.reason.removeprefix(f"model {self._spec.key}: ") + hint)
         if not isinstance(message, ModelStarted):
             raise ModelFailed(f"got {message}, wanted Ready")
         self._warming = False

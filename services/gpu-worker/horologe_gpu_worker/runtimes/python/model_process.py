@@ -76,7 +76,7 @@ def serve(packets: PacketSocket) -> None:
         if start.check_content:
             content = ContentHashes().read(folder)
             content.check_spec(start.spec)
-        model = load_model(folder, start.spec, start.device)
+        model = load_model(folder, start.spec, start.device, start.gpu_memory_bytes)
     except Exception as error:
         send(packets, _failed(error, fatal=True))
         return
@@ -103,7 +103,7 @@ def serve(packets: PacketSocket) -> None:
             send(packets, *answer(run, inputs, message.quiet))
 
 
-def load_model(folder: Path, spec: ModelSpec, device: str) -> Any:
+def load_model(folder: Path, spec: ModelSpec, device: str, gpu_memory_bytes: int = 0) -> Any:
     """Return an instance of the class `Model` in the model's file, which may import modules of its folder. A class
     `TritonPythonModel` is adapted.
 
@@ -115,6 +115,7 @@ def load_model(folder: Path, spec: ModelSpec, device: str) -> Any:
     sys.path.insert(1, str(IMPORTABLE))
     os.environ |= {"HOROLOGE_MODEL_FILE": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     module = importlib.import_module(MODULE)
+    limit_gpu_memory(gpu_memory_bytes)
     if hasattr(module, TRITON_CLASS) and not hasattr(module, "Model"):
         adapted = TritonModel(getattr(module, TRITON_CLASS), spec, folder, device)
         imports.check_modules()
@@ -124,11 +125,20 @@ def load_model(folder: Path, spec: ModelSpec, device: str) -> Any:
     if not hasattr(module, "Model"):
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
     model = module.Model()
+    limit_gpu_memory(gpu_memory_bytes)
     imports.check_modules()
     method = "predict_stream" if spec.streams else "predict_batch"
     if not callable(getattr(model, method, None)):
         raise ModelFailed(f"model.py: Model: got no method {method}, wanted {method}(self, inputs)")
     return model
+
+
+def limit_gpu_memory(limit_bytes: int) -> None:
+    """Limit what PyTorch allocates on the device, if the model has imported it. 0: no limit."""
+    torch: Any = sys.modules.get("torch")
+    if limit_bytes and torch is not None and torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total))
 
 
 def run_warm_up(model: Any, start: Start) -> int:

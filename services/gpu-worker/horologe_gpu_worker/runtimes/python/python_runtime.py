@@ -9,19 +9,22 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
 from horologe_common.service.processes import Backoff, start_patiently
 from horologe_common.status import ModelFailed, error_for
 from horologe_gpu_worker.repository.content import content_bytes
-from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest
+from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, size_bytes
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.repository.model_spec import build_spec, declared_signature
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
 from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, Done, ModelProcess
 from horologe_gpu_worker.runtimes.python.model_environment import find_environment, make_environment
+from horologe_gpu_worker.runtimes.pytorch.paging.device_pages import HeldPages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +46,15 @@ log = logger("python")
 class PythonModel(OpenModel):
     """A model and its current process. Call `start` first."""
 
-    def __init__(self, spec: ModelSpec, spawn: Callable[[], ModelProcess], *, warm: bool = True) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        spawn: Callable[[], ModelProcess],
+        *,
+        warm: bool = True,
+        hold_pages: Callable[[], HeldPages | None] = lambda: None,
+    ) -> None:
+        """`hold_pages`: makes room on the device for the process."""
         self._spec = spec
         self._spawn = spawn
         self._process: ModelProcess | None = None
@@ -51,6 +62,8 @@ class PythonModel(OpenModel):
         self.kept: KeptModels[PythonModel] | None = None
         """Where `close` keeps the model if it is ready and took long to load. Set before `begin`."""
         self._warm = warm
+        self._hold_pages = hold_pages
+        self._held: HeldPages | None = None
         self._ready = False
         self._backoff = Backoff(immediate=1)
         self._next_start_ns = 0
@@ -64,9 +77,11 @@ class PythonModel(OpenModel):
     def begin(self) -> None:
         """Start the process. Does not wait for the model. Raises `ModelFailed` if no process can be started."""
         process, self._begin_ns = self._spawn(), monotonic_ns()
+        self._held = self._hold_pages()
         try:
             start_patiently(f"model {self._spec.key}", lambda: process.start(0, warm=self._warm))
         except OSError as error:
+            self._put_pages_back()
             raise ModelFailed(f"model {self._spec.key}: process could not be started: {error}") from error
         self._process = process
 
@@ -79,6 +94,7 @@ class PythonModel(OpenModel):
                 self._ready = process.is_loaded(ms(100))
         except ModelFailed as error:
             self._end(0)
+            self._put_pages_back()
             kind = next((kind for kind in (WarmUpFailed, RowsFailed) if isinstance(error, kind)), ModelFailed)
             raise kind(f"model {self._spec.key}: {error.reason}") from error
         self._load_ns = monotonic_ns() - self._begin_ns
@@ -182,16 +198,21 @@ class PythonModel(OpenModel):
         """End the process, or keep the model for its next `open`."""
         kept, self.kept = self.kept, None
         self.end_streams("")
-        if kept is not None and self._ready and self._load_ns >= KEPT_LOAD_NS:
+        if kept is not None and self._ready and self._load_ns >= KEPT_LOAD_NS and not self._spec.on_gpu:
             kept.set_content(self._spec)
             kept.keep(self._spec, self, 1)
         else:
             self._end(END_S)
+            self._put_pages_back()
 
     def _end(self, grace_s: float) -> None:
         if self._process is not None:
             self._process.stop(grace_s)
             self._process = None
+
+    def _put_pages_back(self) -> None:
+        if self._held is not None:
+            self._held.put_back()
 
     def kill(self) -> None:
         """Kill the process. May be called from any thread while another one waits for the process."""
@@ -218,6 +239,13 @@ class PythonRuntime(Runtime):
             raise InvalidModel(f"{path}: got no such file, wanted a class Model")
         return build_spec(folder, manifest, "python", declared_signature(manifest, folder), content_bytes(folder))
 
+    def place(self, spec: ModelSpec, folder: Path) -> ModelSpec:
+        """Give the model the worker's CUDA device, and as many pages as its `gpu_memory`, if it has one."""
+        limit = size_bytes(read_manifest(folder).gpu_memory)
+        if not limit or self._device.cuda is None:
+            return spec
+        return msgspec.structs.replace(spec, on_gpu=True, weights_bytes=limit)
+
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
         """Start the model's process. With `warm` it runs every batch size once; see `Runtime.open`."""
         model = self._create(spec, folder, warm)
@@ -241,7 +269,12 @@ class PythonRuntime(Runtime):
     def _create(self, spec: ModelSpec, folder: Path, warm: bool) -> PythonModel:
         manifest = read_manifest(folder)
         environment = find_environment(folder, manifest, self._device)
-        return PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device, environment), warm=warm)
+        return PythonModel(
+            spec,
+            lambda: ModelProcess(spec, folder, manifest, self._device, environment),
+            warm=warm,
+            hold_pages=lambda: HeldPages(self._device, spec.pages, spec.on_gpu),
+        )
 
 
 class _MeasuredModel(Runtime):

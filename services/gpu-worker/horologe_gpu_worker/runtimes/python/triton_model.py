@@ -164,15 +164,15 @@ class TritonModel:
 
 
 def initialize_arguments(spec: ModelSpec, folder: Path, document: dict[str, Any], device: str) -> dict[str, str]:
-    """Return the argument of `initialize`. `document` is the configuration, `device` the worker's."""
+    """Return the argument of `initialize`. `document` is the configuration, `device`: `cuda` if the model's
+    process sees a GPU, which is its device 0.
+    """
     config = document | {"name": spec.name}
-    kinds = [group["kind"] for group in config.get("instance_group", [])]
-    on_gpu = "KIND_GPU" in kinds or (device.startswith("cuda") and "KIND_CPU" not in kinds)
     return {
         "model_config": json.dumps(config),
-        "model_instance_kind": "GPU" if on_gpu else "CPU",
+        "model_instance_kind": "GPU" if device == "cuda" else "CPU",
         "model_instance_name": f"{spec.name}_0_0",
-        "model_instance_device_id": device.partition(":")[2] or "0",
+        "model_instance_device_id": "0",
         "model_repository": str(folder.parent),
         "model_version": spec.version,
         "model_name": spec.name,

@@ -66,6 +66,18 @@ def batch_layout(
     return BatchLayout(sides[0], sides[1], ends[0], ends[1])
 
 
+def store_outputs(layout: BatchLayout, targets: Sequence[Any], results: Sequence[Any]) -> None:
+    """Copy results to the outputs of a batch. Raises ValueError for one of another dtype or shape than in `layout`."""
+    for part, target, result in zip(layout.outputs, targets, results, strict=True):
+        if not isinstance(result, torch.Tensor):  # a number
+            target.fill_(result)
+            continue
+        if (result.dtype, tuple(result.shape)) != (part.dtype, part.shape):
+            got = f"{result.dtype} {list(result.shape)}"
+            raise ValueError(f"output {part.name!r}: got {got}, wanted {part.dtype} {list(part.shape)}")
+        target.copy_(result)
+
+
 class CapturedGraph(NamedTuple):
     """A graph and its uint8 buffers: it reads `inputs` and writes `outputs`."""
 
@@ -123,15 +135,7 @@ class GraphCapturer:
         outputs = [part.view(area) for part in layout.outputs]
 
         def run_and_store() -> None:
-            results = run(*weights, *inputs)
-            for part, target, result in zip(layout.outputs, outputs, results, strict=True):
-                if not isinstance(result, torch.Tensor):  # a number, which depends on the shapes only
-                    target.fill_(result)
-                    continue
-                if (result.dtype, tuple(result.shape)) != (part.dtype, part.shape):
-                    got = f"{result.dtype} {list(result.shape)}"
-                    raise ValueError(f"output {part.name!r}: got {got}, wanted {part.dtype} {list(part.shape)}")
-                target.copy_(result)
+            store_outputs(layout, outputs, run(*weights, *inputs))
 
         with torch.no_grad():
             # Warm-up uses the same library workspaces as captured graphs, so no graph may run at the same time.

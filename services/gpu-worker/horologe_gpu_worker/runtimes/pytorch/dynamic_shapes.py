@@ -43,8 +43,9 @@ class DynamicShapes:
         self, inputs: Mapping[str, Dimensions], outputs: Iterable[Dimensions], ranges: Mapping[Any, Any]
     ) -> None:
         self._inputs = inputs
+        self._outputs = tuple(outputs)
         self._ranges = ranges
-        self._rows = self._find_rows([*inputs.values(), *outputs])
+        self._rows = self._find_rows([*inputs.values(), *self._outputs])
         """The first dimension of all tensors, an expression of one symbol that no other dimension has. None if there is
         no such dimension.
         """
@@ -119,6 +120,39 @@ class DynamicShapes:
             given = [(_size(dim, sizes), isinstance(dim, int)) for dim in shape]
             shapes[name] = tuple(size if fixed or size != length else -1 for size, fixed in given)
         return shapes
+
+    @property
+    def has_known_outputs(self) -> bool:
+        """True if the shapes of the outputs follow from those of the inputs, and not from their values."""
+        inputs, outputs = (
+            {symbol for shape in shapes for dim in shape for symbol in _symbols(dim)}
+            for shapes in (self._inputs.values(), self._outputs)
+        )
+        return outputs <= inputs
+
+    def output_shapes(self, inputs: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Return the shapes of the outputs for shapes of the inputs, in their order.
+
+        Raises ValueError for shapes that the program does not allow. Call only if `has_known_outputs`.
+        """
+        sizes: dict[Any, int] = {}
+        sides = zip(self._inputs.values(), inputs, strict=True)
+        given = [pair for dims, shape in sides for pair in zip(dims, shape, strict=True)]
+        for dim, size in sorted(given, key=lambda pair: not isinstance(pair[0], sympy.Symbol)):
+            if not isinstance(value := _value(dim, sizes), int | sympy.Integer):
+                self._solve(value, size, sizes)
+        if any(_value(dim, sizes) != size for dim, size in given):
+            raise ValueError(f"inputs: got {list(inputs)}, wanted {[list(dims) for dims in self._inputs.values()]}")
+        return [tuple(_size(dim, sizes) for dim in shape) for shape in self._outputs]
+
+    def _solve(self, dim: Any, size: int, sizes: dict[Any, int]) -> None:
+        """Add the value that the only symbol of a dimension has if the dimension is `size`, if there is one."""
+        symbols = _symbols(dim)
+        for symbol in symbols if len(symbols) == 1 else ():
+            found = [size] if dim == symbol else sympy.solve(dim - size, symbol)
+            whole = [int(value) for value in found if sympy.Integer(value) == value]
+            if fitting := [value for value in whole if self._bounds(symbol).clamp(value) == value]:
+                sizes[symbol] = fitting[0]
 
     def _largest_within(self, limit: int, symbol: Any, sizes: Mapping[Any, int]) -> int:
         """Return the largest value of a symbol, at most the given one, with which no dimension exceeds `limit`."""

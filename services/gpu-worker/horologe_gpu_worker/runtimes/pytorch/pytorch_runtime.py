@@ -73,6 +73,7 @@ class PytorchRuntime(Runtime):
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._engine = _create_engine(device)
+        self._on_gpu = device.cuda is not None
         self.inline_io = self._engine.inline_io
         self._inspected: dict[Path, tuple[Manifest, Program]] = {}
         """Programs that `inspect` has read, until `prepare` names their content."""
@@ -103,6 +104,9 @@ class PytorchRuntime(Runtime):
             raise InvalidModel(f"{path}: {reason}")
         self._inspected[folder] = manifest, program
         return spec
+
+    def place(self, spec: ModelSpec, folder: Path) -> ModelSpec:
+        return msgspec.structs.replace(spec, on_gpu=self._on_gpu)
 
     def unsupported_reason(self, spec: ModelSpec, folder: Path) -> str:
         return self._engine.unsupported_reason(spec, self._program_of(spec, folder).program)

@@ -8,6 +8,7 @@ section 5.2).
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,7 +55,7 @@ class AddressRange:
 
 
 class PagePool:
-    """Pages of a device.
+    """Pages of a device. `total`: without those that are set aside.
 
     Invariants: every page is free or in exactly one range; a range is empty or full; no page beyond `total` is free.
     `residency.PageCache` accounts for the pages that models may use. A model that is measured while all pages are in
@@ -74,6 +75,26 @@ class PagePool:
         with self._lock:
             while self._page_count < self.total:
                 self._free.append(self._create_page())
+
+    def set_aside(self, pages: int) -> int:
+        """Destroy up to `pages` free pages, so that memory outside of the pool can take their place. Return their
+        number, for `put_back`.
+        """
+        with self._lock:
+            count = min(pages, len(self._free))
+            for _ in range(count):
+                self._destroy_page(self._free.pop())
+            self.total -= count
+            return count
+
+    def put_back(self, count: int) -> None:
+        """Create pages in place of those that `set_aside` destroyed. A page for which no memory is free is created by
+        the LOAD that needs it.
+        """
+        with self._lock:
+            self.total += count
+        with suppress(OutOfPages):
+            self.fill()
 
     def reserve_range(self, pages: int) -> AddressRange:
         """Reserve addresses for `pages` pages (at least 1)."""
