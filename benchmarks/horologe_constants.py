@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from horologe_controller.core import runtime_distributions, traffic
+from horologe_controller.core import longest_row, runtime_distributions, traffic
 from horologe_controller.core.cluster import lane
 from horologe_controller.core.scheduling import admission, batch_value, device_price
 from horologe_controller.core.scheduling.loading import demand, eviction
@@ -40,7 +40,7 @@ CONSTANTS: dict[str, tuple[ModuleType, ...]] = {
     "MARGIN_PART": (lane,),
     **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), (batch_value,)),
     **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), (device_price,)),
-    "HOPELESS_QUANTILE": (runtime_distributions,),
+    "HOPELESS_QUANTILE": (runtime_distributions, longest_row),
     "RESERVED_PART": (admission,),
     "CAPACITY_PART": (demand,),
 }

@@ -91,6 +91,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "largest safe batch": (Change(queues.ModelQueue, "is_losing", returns(False)),),
     "idle devices divide a queue": (Change(horologe.Horologe, "_largest_size", any_size),),
     "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
+    "dynamic: what may be in time": (Change(batch_value, "_latest", returns([])),),
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
     "ahead: more batches": (Change(lane, "MORE_IN_FLIGHT", 1),),
     "ahead: overruns": (Change(lane, "OVERRUN_LIMIT_NS", 0),),

@@ -102,6 +102,14 @@ def test_a_gamble_counts_only_the_requests_that_it_is_likely_to_serve() -> None:
     assert early.in_time == 1
 
 
+def test_the_request_with_the_most_time_left_goes_where_none_is_in_time_by_the_median() -> None:
+    solo = Distribution.from_samples([ms(10), ms(20), ms(30), ms(40)])
+    found = best(RuntimeDistributions(BASE_NS, [SoloDistribution("0", 0, solo)]), ("0", 12), ("0", 18))
+    assert found is not None
+    assert (found.places, found.size) == ((1,), 1)
+    assert 0 < found.in_time < 0.5
+
+
 LEFT = st.lists(st.tuples(st.sampled_from("012"), st.floats(1, 200)), max_size=30)
 
 

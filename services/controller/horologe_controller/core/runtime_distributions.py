@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.distribution import Distribution, mixture
-from horologe_controller.core.longest_row import LongestRow
+from horologe_controller.core.longest_row import HOPELESS_QUANTILE, LongestRow
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
@@ -31,8 +31,6 @@ GRID = 96
 """Points of the common grid of all kinds, in even ratios: over a range of 1 to 20 they are 3% apart."""
 ZERO_PROBABILITY = 1e-9
 """Replaces a probability of 0, which has no logarithm."""
-HOPELESS_QUANTILE = 0.01
-"""A request is refused when fewer than 1% of its kind would still finish in time."""
 SLOW_STEP, MOST_STEPS = 1.05, 110
 """Slowness of a device is distinguished in powers of 1.05, up to 200 times."""
 MAX_CACHED_KINDS, MAX_CACHED_ROWS = 4096, 1024

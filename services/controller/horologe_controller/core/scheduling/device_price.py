@@ -52,6 +52,7 @@ class DevicePrice:
     ) -> int:
         """Return when to examine a batch again that serves too little for its time; 0 if it may start at `start_ns`.
 
+        A batch of which most requests would be late does not lower the price: its low value says nothing about others.
         Each of its requests counts `weight`. `busy`: utilisation of the share; `batch_ns`: mean duration of a batch.
         """
         model = strategy.queue.model
@@ -63,7 +64,8 @@ class DevicePrice:
         cost = WORTH * self.rate * min(1.0, busy * busy) * strategy.expected_ns
         if value >= cost:
             return 0
-        self.declined.setdefault(share, start_ns)
+        if strategy.in_time is None:
+            self.declined.setdefault(share, start_ns)
         return start_ns + 1 + int(min(batch_ns, memory_ns * math.log(cost / value)))
 
     def end_idle_time(self, share: Share) -> None:
