@@ -77,7 +77,7 @@ def test_labels_hold_no_free_text_of_clients() -> None:
     labels = {label for metric in METRICS.values() for label in metric.labels}
     assert labels == {
         "model", "version", "application", "pipeline", "stage", "workload", "key",  # declared, or in the catalogue
-        "worker", "share", "incarnation", "device", "type", "hardware", "peer",  # connected
+        "worker", "share", "incarnation", "device", "type", "hardware", "peer", "gpu_uuid",  # connected
         "status", "reason", "action", "side", "lane", "cause", "state", "fate", "result", "direction", "mode", "window",
         "service", "python", "message",
     }  # fmt: skip

@@ -250,7 +250,7 @@ class Controller:
             self._activity.record_action(action, took_ns, end_ns, result.status)
         ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         stalls = self.cluster.workers[action.share.worker].stalls
-        stalled = now_ns - self._ping_ns > STALL_NS or stalls.happened_since(now_ns, action.sent_ns)
+        stalled = now_ns > min(stalls.visible_ns, self._ping_ns + STALL_NS) or action.sent_ns < stalls.ended_ns
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
             steady = action.model not in self.cluster.distributions
             counted = estimate.observe(now_ns, action.batch_size, took_ns, steady=steady, stalled=stalled)

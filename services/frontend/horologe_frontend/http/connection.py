@@ -167,7 +167,8 @@ class HttpConnection(RequestParsing):
         if not isinstance(response, HttpRequest):
             self._write(queued, response)
             return
-        self._pacing.begin_request(monotonic_ns())
+        if self._pacing.in_row:
+            self._pacing.begin_request(monotonic_ns())
         outcome = self._handler.start(response, self._on_response)
         if not isinstance(outcome, HttpResponse):
             self._current, self._cancel_current = queued, outcome
@@ -220,7 +221,8 @@ class HttpConnection(RequestParsing):
         else:
             self._transport.writelines((head, response.body, *response.parts))
         self.responses += 1
-        self._pacing.end_request(monotonic_ns(), response.status == REFUSED)
+        if self._pacing.in_row or response.status == REFUSED:
+            self._pacing.end_request(monotonic_ns(), response.status == REFUSED)
         if closing:
             self._close(queued.fully_read)
 

@@ -18,24 +18,24 @@ model, refusals took more time than the requests that were served."""
 class RefusalPacing:
     """Pauses before the refusals of one connection. The request itself is never delayed."""
 
-    __slots__ = ("_in_row", "_refused_ns")
+    __slots__ = ("_refused_ns", "in_row")
 
     def __init__(self) -> None:
-        self._in_row = 0
-        """Refusals in a row after each of which the client asked again at once."""
+        self.in_row = 0
+        """Refusals in a row after each of which the client asked again at once. While it is 0, nothing else matters."""
         self._refused_ns = 0
         """When the last refusal was sent; 0: the last response was none."""
 
     def begin_request(self, now_ns: int) -> None:
         """Note a request. It does not come at once if the last refusal was sent long ago."""
-        if self._in_row and now_ns - self._refused_ns > AT_ONCE_NS:
-            self._in_row = 0
+        if now_ns - self._refused_ns > AT_ONCE_NS:
+            self.in_row = 0
 
     def pause_ns(self) -> int:
         """Return how long to wait before the refusal of the present request is sent."""
-        return min(FIRST_NS << (self._in_row - FREE), LONGEST_NS) if self._in_row >= FREE else 0
+        return min(FIRST_NS << (self.in_row - FREE), LONGEST_NS) if self.in_row >= FREE else 0
 
     def end_request(self, now_ns: int, refused: bool) -> None:
         """Note the response that is sent now."""
-        self._in_row = min(self._in_row + 1, FREE + LONGEST_NS.bit_length()) if refused else 0
+        self.in_row = min(self.in_row + 1, FREE + LONGEST_NS.bit_length()) if refused else 0
         self._refused_ns = now_ns

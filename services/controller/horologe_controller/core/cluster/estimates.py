@@ -138,7 +138,8 @@ class Estimate:
         seed_ns = self.seed_ns.get(size)
         if seed_ns is None:
             return True
-        if stalled and took_ns > OUTLIER * self.predict(now_ns, size) and self._explained < STALLS_IN_A_ROW:
+        explained = stalled and self._explained < STALLS_IN_A_ROW and not self._is_guess(now_ns)
+        if explained and took_ns > OUTLIER * self.predict(now_ns, size):
             self._explained += 1
             return False
         self._explained = 0
@@ -238,11 +239,14 @@ class Estimate:
             return until_ns, high_ns, median_ns
         usual_ns = measured.second_largest()
         if usual_ns is None:
-            is_first = self._first_run_ns and self._pace.high_quantile(now_ns) is None
-            usual_ns = high_ns if is_first else self._profiled(now_ns, size)
+            usual_ns = high_ns if self._is_guess(now_ns) else self._profiled(now_ns, size)
         if high_ns > ALONE * usual_ns:
             return until_ns, usual_ns, min(median_ns, usual_ns)
         return until_ns, high_ns, median_ns
+
+    def _is_guess(self, now_ns: int) -> bool:
+        """Return whether predictions are guesses: the model has neither a measured profile nor recent measurements."""
+        return bool(self._first_run_ns) and self._pace.high_quantile(now_ns) is None
 
     def _profiled(self, now_ns: int, size: int) -> int:
         """Return the profile's duration, scaled by the share's pace if it is slow, or the model's if that is faster."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from horologe_common.clock import ms
+from horologe_common.clock import NEVER_NS, ms
 
 STALL_NS = ms(100)
 """A Pong this much later than the fastest one, or a turn of the controller this much later than its timer, is a stall.
@@ -23,26 +23,28 @@ class Stalls:
         self._awaited: deque[int] = deque(maxlen=MAX_AWAITED)
         """Send times of the pings without an answer."""
         self._answers = False
-        self._until_ns = -1
+        self.ended_ns = -1
         """End of the last stall."""
+        self.visible_ns = NEVER_NS
+        """From when on a stall lasts, unless the worker answers before."""
 
     def on_ping(self, now_ns: int) -> None:
         """Record that a ping is sent."""
         self._awaited.append(now_ns)
+        self._find_visible()
 
     def on_pong(self, now_ns: int, sent_ns: int, fastest_ns: int) -> None:
         """Record the answer to the ping of `sent_ns`. `fastest_ns`: the shortest recent round trip."""
         self._answers = True
         while self._awaited and self._awaited[0] <= sent_ns:
             self._awaited.popleft()
+        self._find_visible()
         if now_ns - sent_ns > fastest_ns + STALL_NS:
-            self._until_ns = now_ns
+            self.ended_ns = now_ns
+
+    def _find_visible(self) -> None:
+        self.visible_ns = self._awaited[0] + STALL_NS if self._answers and self._awaited else NEVER_NS
 
     def mark_stall(self, now_ns: int) -> None:
         """Record a stall that has just ended."""
-        self._until_ns = now_ns
-
-    def happened_since(self, now_ns: int, since_ns: int) -> bool:
-        """Return whether a stall has ended after `since_ns`, or lasts now."""
-        lasts = self._answers and bool(self._awaited) and now_ns - self._awaited[0] > STALL_NS
-        return lasts or since_ns < self._until_ns
+        self.ended_ns = now_ns

@@ -228,7 +228,8 @@ class Planner:
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns):
             return
         self._wants_work.remove(share)
-        if (until_ns := self.loads.placement.drains_until(now_ns, share, self.loads.demand)) is not None:
+        draining = self.loads.placement.draining
+        if draining and (until_ns := self.loads.placement.drains_until(now_ns, share, self.loads.demand)) is not None:
             self._wants_work.push(share, until_ns)
             return
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)

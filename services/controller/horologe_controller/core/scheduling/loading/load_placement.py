@@ -46,7 +46,7 @@ class LoadPlacement:
         """Share -> pages that could not be freed there. Valid until something happens on the share, or a model that it
         holds has no demand any more. To try again each time took 160 us with 10,000 requests queued."""
 
-        self._draining: dict[Share, tuple[str, int]] = {}
+        self.draining: dict[Share, tuple[str, int]] = {}
         """Shares that run what was started and start nothing more: the model that waits for room, and until when."""
         self._refill_ns = NEVER_NS
         """When to forget `_full`, after a share has kept a model: others may become worth more."""
@@ -61,7 +61,7 @@ class LoadPlacement:
         """The same, for shares with one pending LOAD. With several, the first Result comes before the lane runs dry."""
 
     def discard_share(self, share: Share) -> None:
-        for shares in (self.preloadable, self._full, self._free, self._changed, self._unkept, self._draining):
+        for shares in (self.preloadable, self._full, self._free, self._changed, self._unkept, self.draining):
             shares.pop(share, None)
         self._free_later.remove(share)
         self._wakes.remove(share)
@@ -76,12 +76,12 @@ class LoadPlacement:
 
     def drains_until(self, now_ns: int, share: Share, demand: Demand) -> int | None:
         """Return until when the share starts no batch; None if it may."""
-        if (draining := self._draining.get(share)) is None:
+        if (draining := self.draining.get(share)) is None:
             return None
         model, until_ns = draining
         if now_ns < until_ns and model in demand:
             return until_ns
-        del self._draining[share]
+        del self.draining[share]
         return None
 
     def plan_load(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Decisions) -> int | None:
@@ -135,7 +135,7 @@ class LoadPlacement:
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
-                self._draining.pop(share, None)
+                self.draining.pop(share, None)
                 return
             if drainable is None and eviction is not None and model not in cluster.residency.shares_of:
                 victims = _choose_victims(now_ns, share, pages, demand, {}, eviction, drained=True)
@@ -152,14 +152,14 @@ class LoadPlacement:
         The model is loaded nowhere, and all models that would make room for it are running. Where their batches follow
         each other without a gap, it would never be loaded.
         """
-        if any(model == waiting for waiting, _ in self._draining.values()):
+        if any(model == waiting for waiting, _ in self.draining.values()):
             return
         end_ns = share.exec.free_at(now_ns)
         load_ns, spec = share.predict(now_ns, model, LOAD_SIZE), cluster.specs[model]
         exec_ns = cluster.cached_exec_ns(now_ns, model, spec.batch_sizes[0])[0]
         latest_ns = demand.first_deadline_ns(model) - exec_ns - load_ns - self._wait_ns
         if traffic.is_starved(spec, exec_ns) and end_ns + traffic.batch_ns >= latest_ns:
-            self._draining[share] = model, end_ns + cluster.latency.round_trip_ns + DRAIN_NS
+            self.draining[share] = model, end_ns + cluster.latency.round_trip_ns + DRAIN_NS
 
     def _update_full(self, now_ns: int, demand: Demand) -> None:
         """Forget which shares had no room, where that may have changed."""
