@@ -130,7 +130,7 @@ OVERLOADED = {
     "nexus": (0.9, 1.03),
     "deferred": (0.85, 1.03),
     "edf": (0.7, 0.9),
-    "clipper": (0.2, 0.4),
+    "clipper": (0.2, 0.5),
     "fifo": (0, 0.01),
 }
 """Goodput over what full batches allow, fifteen models for one device, 16 clients each and an SLO of 100 ms."""

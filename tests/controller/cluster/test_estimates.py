@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s, us
 from horologe_common.core.instruments import AGE_NS, RollingQuantile
 from horologe_controller.core.cluster.dynamic_pace import PACE_AGE_NS, PACE_BATCHES, DynamicPace
@@ -18,7 +19,8 @@ from horologe_controller.core.cluster.estimates import (
     ShareTrials,
     new_pace,
 )
-from horologe_controller.core.cluster.lane import MessageLatency
+from horologe_controller.core.cluster.lane import Action, MessageLatency
+from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
 
@@ -211,7 +213,18 @@ def test_it_is_dropped_where_no_batch_shows_a_recovery() -> None:
 )
 def test_the_margin_shrinks_with_the_time_to_wait(budget_ms: float, least_ms: float, reserved_ms: float) -> None:
     latency = MessageLatency()
-    assert latency.reserved_ns(ms(budget_ms), ms(least_ms), us(500), ms(1)) == ms(reserved_ms)
+    assert latency.reserved_ns(0, ms(budget_ms), ms(least_ms), us(500), ms(1)) == ms(reserved_ms)
+
+
+def test_the_margin_covers_results_that_are_later_than_planned() -> None:
+    latency = MessageLatency()
+    share = Share("w", wire.Share(0, "d", 10), 0, ModelResidency(ClusterChanges()), latency)
+    for number in range(200):
+        start_ns = number * ms(20)
+        end_ns = start_ns + ms(10) + (ms(3) if number % 50 == 0 else 0)
+        action = Action(number, "infer", share, "m", 1, [], start_ns, start_ns, 0, ms(10), start_ns + ms(10))
+        latency.observe(end_ns, action, start_ns, end_ns)
+    assert latency.reserved_ns(end_ns, ms(100), ms(10), 0, ms(1)) == ms(3)
 
 
 times = st.integers(0, ms(100))
@@ -221,7 +234,7 @@ times = st.integers(0, ms(100))
 def test_a_request_that_could_be_in_time_without_a_margin_still_can(
     budget_ns: int, least_ns: int, return_ns: int, margin_ns: int
 ) -> None:
-    reserved_ns = MessageLatency().reserved_ns(budget_ns, least_ns, return_ns, margin_ns)
+    reserved_ns = MessageLatency().reserved_ns(0, budget_ns, least_ns, return_ns, margin_ns)
     assert 0 <= reserved_ns <= min(return_ns + margin_ns, budget_ns / 4)
     if least_ns + return_ns <= budget_ns:
         assert least_ns + reserved_ns <= budget_ns

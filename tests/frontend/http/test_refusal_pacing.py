@@ -41,11 +41,14 @@ def test_a_client_that_waits_before_it_asks_again_is_never_paused() -> None:
     assert set(pauses(50, AT_ONCE_NS + 1, RefusalPacing())) == {0}
 
 
-def test_an_answer_ends_the_pauses() -> None:
+def test_answers_shorten_the_pauses_and_end_them() -> None:
     pacing = RefusalPacing()
-    pauses(FREE + 4, 0, pacing)
+    (*_, longest) = pauses(FREE + 8, 0, pacing)
     pacing.end_request(0, refused=False)
-    assert set(pauses(FREE, 0, pacing)) == {0}
+    assert 0 < pauses(1, 0, pacing)[0] < longest
+    for _ in range(4):
+        pacing.end_request(0, refused=False)
+    assert pacing.pause_ns() == 0
 
 
 @in_loop

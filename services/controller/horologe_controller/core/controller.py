@@ -251,8 +251,8 @@ class Controller:
         ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         stalls = self.cluster.workers[action.share.worker].stalls
         stalled = now_ns > min(stalls.visible_ns, self._ping_ns + STALL_NS) or action.sent_ns < stalls.ended_ns
+        steady = action.model not in self.cluster.distributions
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
-            steady = action.model not in self.cluster.distributions
             counted = estimate.observe(now_ns, action.batch_size, took_ns, steady=steady, stalled=stalled)
             if counted and not steady:
                 observe_batch(now_ns, self.cluster, action, took_ns)
@@ -267,7 +267,7 @@ class Controller:
             return
         if ok:
             if not stalled:
-                self.cluster.latency.observe(now_ns, action, end_ns - took_ns, end_ns)
+                self.cluster.latency.observe(now_ns, action, end_ns - took_ns, end_ns, steady=steady)
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
             if self._events.active and (slo_ns := self.cluster.planned.slo_ns(action.model)):

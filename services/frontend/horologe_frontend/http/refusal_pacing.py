@@ -7,12 +7,13 @@ from horologe_common.clock import ms
 AT_ONCE_NS = ms(5)
 """A client that asks again within this time after a refusal has not waited. Over a network, the way alone takes longer
 than that, or paces the client."""
-FREE = 8
-"""Refusals in a row, each followed at once by the next request, that are answered without a pause: a client may try
-some models in turn."""
-FIRST_NS, LONGEST_NS = ms(1), ms(32)
+FREE = 2
+"""Refusals in a row, each followed at once by the next request, that are answered without a pause."""
+FIRST_NS, LONGEST_NS = ms(4), ms(64)
 """Pause before the next refusal. It doubles with each of them. With 64 clients on two processors that also run the
 model, refusals took more time than the requests that were served."""
+MOST = FREE + (LONGEST_NS // FIRST_NS).bit_length()
+"""Refusals in a row that are counted. An answer halves them: a client that gets one in five still asks too often."""
 
 
 class RefusalPacing:
@@ -37,5 +38,5 @@ class RefusalPacing:
 
     def end_request(self, now_ns: int, refused: bool) -> None:
         """Note the response that is sent now."""
-        self.in_row = min(self.in_row + 1, FREE + LONGEST_NS.bit_length()) if refused else 0
+        self.in_row = min(self.in_row + 1, MOST) if refused else self.in_row // 2
         self._refused_ns = now_ns

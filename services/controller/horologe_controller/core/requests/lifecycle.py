@@ -128,7 +128,9 @@ class RequestLifecycle:
         exec_ns, cluster = 0, self._cluster
         if spec is not None:
             _, exec_ns = cluster.cached_exec_ns(now_ns, submit.model, spec.batch_sizes[0])
-        reserved_ns = cluster.latency.reserved_ns(submit.budget_ns, exec_ns, return_ns, self._settings.margin_ns)
+        reserved_ns = cluster.latency.reserved_ns(
+            now_ns, submit.budget_ns, exec_ns, return_ns, self._settings.margin_ns
+        )
         return submit.budget_ns - reserved_ns
 
     def admit_awaited(self) -> None:
