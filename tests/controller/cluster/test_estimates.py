@@ -216,7 +216,7 @@ def test_the_margin_shrinks_with_the_time_to_wait(budget_ms: float, least_ms: fl
     assert latency.reserved_ns(0, ms(budget_ms), ms(least_ms), us(500), ms(1)) == ms(reserved_ms)
 
 
-def test_the_margin_covers_results_that_are_later_than_planned() -> None:
+def test_the_margin_covers_batches_that_take_longer_than_predicted() -> None:
     latency = MessageLatency()
     share = Share("w", wire.Share(0, "d", 10), 0, ModelResidency(ClusterChanges()), latency)
     for number in range(200):

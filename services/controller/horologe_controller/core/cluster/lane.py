@@ -93,9 +93,9 @@ class MessageLatency:
         """Time from the end of an EXEC until its Result arrives here."""
         self.overruns = RollingQuantile(window=100, age_ns=s(5), quantile=0.9)
         """Time by which EXECs end later than predicted when they were planned."""
-        self.overshoots = RollingQuantile(window=RETURN_WINDOW, age_ns=s(10), quantile=0.995)
-        """Time by which Results of static models arrive later than predicted when their EXECs were planned. The high
-        quantile is the second largest of 200: one stall does not count, and hardly an answer is LATE."""
+        self._excess = RollingQuantile(window=RETURN_WINDOW, age_ns=s(10), quantile=0.99)
+        """Time by which EXECs of static models take longer than predicted. The high quantile is the third largest of
+        200: two stalls do not count."""
         self._dispatches = RollingQuantile(window=100, age_ns=s(5))
         self.dispatch_ns = 0
         """Low quantile of the time from a decision until an idle device begins: the INFER must arrive there, and the
@@ -111,10 +111,10 @@ class MessageLatency:
     def reserved_ns(self, now_ns: int, budget_ns: int, exec_ns: int, return_ns: int, margin_ns: int) -> int:
         """Return the part of a budget that is kept for the return of the answer: the return latency and a margin.
 
-        `exec_ns`: what the request takes alone. The margin is at least `margin_ns`, and as much as recent Results were
-        late: under overload, each batch ends just before the deadlines.
+        `exec_ns`: what the request takes alone. The margin is at least `margin_ns`, and as much as recent EXECs have
+        taken too long: under overload, each batch ends just before the deadlines.
         """
-        margin_ns = max(margin_ns, self.overshoots.high_quantile(now_ns) or 0)
+        margin_ns = max(margin_ns, self._excess.high_quantile(now_ns) or 0)
         spare_ns = max(0, budget_ns - self.dispatch_ns - exec_ns - return_ns)
         return min(return_ns + min(margin_ns, spare_ns // MARGIN_PART), budget_ns // RETURN_PART)
 
@@ -123,7 +123,7 @@ class MessageLatency:
         self.returns.observe(now_ns, now_ns - end_ns)
         self.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
         if steady:
-            self.overshoots.observe(now_ns, max(0, now_ns - action.promised_ns - self.return_ns))
+            self._excess.observe(now_ns, max(0, end_ns - began_ns - action.expected_ns))
         self.return_ns = self.returns.low_quantile(now_ns) or 0
         if action.promised_ns - action.expected_ns <= action.sent_ns + self.dispatch_ns:
             self._dispatches.observe(now_ns, max(0, began_ns - action.sent_ns))
