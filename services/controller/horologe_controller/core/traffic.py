@@ -31,8 +31,8 @@ mean part 4 times. Higher values cost more of all requests (experiments/results/
 LEAST_BUDGET = 2
 """Budget, in times of a request alone, from which on fairness counts a request: those with less are mostly lost
 whatever they count, and would cost the others their time."""
-STARVED_WEIGHT = 2**FAIR_POWER
-"""Weight of a model that gets half of a fair part."""
+STARVED_WEIGHT = 4**FAIR_POWER
+"""Weight of a model that gets a quarter of a fair part. With half, LOADs cost as many requests as they serve."""
 GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
 COUNTED = 20
@@ -175,7 +175,7 @@ class Traffic:
         return missing**FAIR_POWER if missing > 1.0 else 1.0
 
     def is_starved(self, spec: ModelSpec, exec_ns: int) -> bool:
-        """Return whether a model gets less than half of a fair part, although its requests have time enough.
+        """Return whether a model gets less than a quarter of a fair part, although its requests have time enough.
 
         One of them alone takes `exec_ns`.
         """
