@@ -2,6 +2,7 @@
 
     python benchmarks/grpc_echo.py                    # no-op, 64 requests in flight
     python benchmarks/grpc_echo.py --rounds 10 --clients 1
+    python benchmarks/grpc_echo.py --triton           # Triton with a Python model as a third side
 
 The echo answers with the bytes of the request, which it does not decode. It prints the CPU time of each process per
 request, and the rate that the cores allow.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import statistics
 import sys
@@ -18,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import grpc
 import numpy as np
@@ -27,8 +30,9 @@ from grpc import aio
 
 from bench import report
 from bench.horologe_server import Launch, start_horologe
+from bench.peers import PEER_SERVERS, prepare_peer, wait_ready
 from bench.server_process import Server, free_port
-from bench.workload import ROOT
+from bench.workload import ROOT, load_scenario
 from horologe_frontend.grpc.messages import SERVICE, ModelInferRequest, ModelInferResponse
 
 if TYPE_CHECKING:
@@ -61,19 +65,20 @@ async def serve_echo(port: int) -> None:
     await server.wait_for_termination()
 
 
-def noop_request() -> bytes:
-    """Return a request for the model `noop`: 16 floats as raw contents."""
-    request = ModelInferRequest(model_name="noop")
-    request.parameters["slo_ms"].int64_param = SLO_MS
+def noop_request(model: str = "noop") -> bytes:
+    """Return a request for the model `noop`, or for an equal one of a peer: 16 floats as raw contents."""
+    request = ModelInferRequest(model_name=model)
+    if model == "noop":
+        request.parameters["slo_ms"].int64_param = SLO_MS
     request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
     request.raw_input_contents.append(np.ones((1, 16), np.float32).tobytes())
     content: bytes = request.SerializeToString()
     return content
 
 
-async def drive(address: str, clients: int, seconds: float) -> float:
+async def drive(address: str, model: str, clients: int, seconds: float) -> float:
     """Keep `clients` requests in flight. Return the requests per second."""
-    content, done = noop_request(), 0
+    content, done = noop_request(model), 0
     async with aio.insecure_channel(address) as channel:
         call = channel.unary_unary(METHOD)
         answer = await call(content, timeout=TIMEOUT_S)
@@ -102,33 +107,53 @@ class Measured(NamedTuple):
     cpu_us: dict[str, float]
 
 
-def measure(address: str, processes: dict[str, psutil.Process], options: argparse.Namespace) -> Measured:
-    """Send requests for `options.seconds`. Return what they cost."""
+class Side(NamedTuple):
+    """A server under comparison."""
+
+    name: str
+    address: str
+    processes: dict[str, psutil.Process]
+    model: str = "noop"
+
+
+def measure(side: Side, clients: int, seconds: float) -> Measured:
+    """Keep requests in flight for `seconds`. Return what they cost."""
+    processes = {**side.processes, "client": psutil.Process()}
     before = {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
-    rate = uvloop.run(drive(address, options.clients, options.seconds))
-    scale = 1e6 / (rate * options.seconds)
+    rate = uvloop.run(drive(side.address, side.model, clients, seconds))
+    scale = 1e6 / (rate * seconds)
     used = {name: (sum(process.cpu_times()[:2]) - before[name]) * scale for name, process in processes.items()}
     return Measured(rate, used)
 
 
-def compare(options: argparse.Namespace) -> list[list[Measured]]:
-    """Return what `measure` returns for the echo and for Horologe, by round."""
+def compare(options: argparse.Namespace) -> dict[str, list[Measured]]:
+    """Return what `measure` returns for each side, by round."""
     port = free_port()
     command = [sys.executable, str(Path(__file__).resolve()), "--serve", str(port)]
-    launch = Launch(ROOT / "models", 1, profiler=False)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Server(command, Path(folder) / "echo") as echo,
-        start_horologe(launch, "noop") as horologe,
-    ):
-        client = {"client": psutil.Process()}
-        sides = {
-            f"127.0.0.1:{port}": {"server": echo.processes()[0], **client},
-            horologe.grpc: {**{name: psutil.Process(pid) for name, pid in horologe.pids.items()}, **client},
-        }
-        for address, processes in sides.items():
-            measure(address, processes, argparse.Namespace(clients=options.clients, seconds=1.0))
-        return [[measure(*side, options) for side in sides.items()] for _ in range(options.rounds)]
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        echo = stack.enter_context(Server(command, Path(folder) / "echo"))
+        horologe = stack.enter_context(start_horologe(Launch(ROOT / "models", 1, profiler=False), "noop"))
+        processes = {name: psutil.Process(pid) for name, pid in horologe.pids.items()}
+        sides = [Side("echo", f"127.0.0.1:{port}", {"server": echo.processes()[0]})]
+        sides.append(Side("horologe", horologe.grpc, processes))
+        if options.triton:
+            sides.append(start_triton(stack))
+        for side in sides:
+            measure(side, options.clients, 1.0)
+        rows = [[measure(side, options.clients, options.seconds) for side in sides] for _ in range(options.rounds)]
+    return {side.name: list(measured) for side, measured in zip(sides, zip(*rows, strict=True), strict=True)}
+
+
+def start_triton(stack: contextlib.ExitStack) -> Side:
+    """Start Triton with a Python model that does what `noop` does."""
+    scenario, peer = load_scenario("noop"), PEER_SERVERS["triton"]
+    started = prepare_peer(peer, scenario, binary=True)
+    stack.enter_context(started.server)
+    wait_ready(peer, started, scenario)
+    port = (urlsplit(started.url).port or 0) + 1  # see peers/triton_server.py
+    processes = {f"server {process.pid}": process for process in started.server.processes()}
+    return Side("triton", f"127.0.0.1:{port}", processes, "peer")
 
 
 def print_side(name: str, measured: Sequence[Measured]) -> None:
@@ -144,18 +169,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", type=int, default=0, metavar="PORT", help="only serve the echo")
     parser.add_argument("--clients", type=int, default=64, help="requests in flight")
+    parser.add_argument(
+        "--triton", action="store_true", help="also measure Triton (nvidia-pytriton, installed on first use)"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="length of every measurement")
     options = parser.parse_args()
     if options.serve:
         uvloop.run(serve_echo(options.serve))
     report.print_machine(report.describe_machine())
-    rows = compare(options)
-    ratios = [horologe.rate / echo.rate for echo, horologe in rows]
-    for name, side in zip(("echo", "horologe"), zip(*rows, strict=True), strict=True):
-        print_side(name, side)
-    median = statistics.median(ratios)
-    print(f"ratio {median:.2f} ({min(ratios):.2f}-{max(ratios):.2f}), wanted at least {LEAST}")
+    measured = compare(options)
+    for name, runs in measured.items():
+        print_side(name, runs)
+    medians = {}
+    for peer in [name for name in measured if name != "horologe"]:
+        ratios = [own.rate / other.rate for own, other in zip(measured["horologe"], measured[peer], strict=True)]
+        medians[peer] = statistics.median(ratios)
+        wanted = LEAST if peer == "echo" else 1.0
+        print(f"horologe / {peer}: {medians[peer]:.2f} ({min(ratios):.2f}-{max(ratios):.2f}), wanted at least {wanted}")
+    median = medians["echo"]
     return 0 if median >= LEAST else 1
 
 
