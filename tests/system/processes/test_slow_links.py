@@ -60,10 +60,10 @@ async def no_fault(_: AsyncClient) -> None: ...
 
 
 def test_what_is_admitted_over_slow_links_is_in_time(far_services: str) -> None:
-    """A request and its answer pass eight links, which takes 160 ms."""
+    """A request and its answer take more than 80 ms on their links."""
     counts = run_under_load(far_services, no_fault, 100, 3, slo_ms=1000).counts()
     assert counts["OK"] > 270, counts
     assert counts["LATE"] + counts["LOST"] < 15, counts
-    counts = run_under_load(far_services, no_fault, 100, 1, slo_ms=110).counts()
+    counts = run_under_load(far_services, no_fault, 100, 1, slo_ms=75).counts()
     assert counts["OK"] == 0, counts
     assert counts["REFUSED"] > 50, counts
