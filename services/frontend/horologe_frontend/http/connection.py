@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from horologe_common.clock import monotonic_ns
 from horologe_frontend.http.client_accounts import ClientAccount, no_room
 from horologe_frontend.http.event_stream import EventStream
 from horologe_frontend.http.http_messages import (
@@ -27,7 +26,6 @@ from horologe_frontend.http.http_messages import (
     error_response,
     failure,
 )
-from horologe_frontend.http.refusal_pacing import RefusalPacing
 from horologe_frontend.http.request_parsing import RequestParsing
 from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest
 from horologe_frontend.http.timeouts import ConnectionState
@@ -95,7 +93,6 @@ class HttpConnection(RequestParsing):
         """Set while an event stream may write."""
         self._unsent_bytes = 0
         self._probe_timer: asyncio.TimerHandle | None = None
-        self._pacing = RefusalPacing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -164,20 +161,14 @@ class HttpConnection(RequestParsing):
     def _start(self, queued: QueuedRequest) -> None:
         """Hand the request to the handler, and write the response if there is one already."""
         response = queued.content
-        if not isinstance(response, HttpRequest):
-            self._write(queued, response)
-            return
-        if self._pacing.in_row:
-            self._pacing.begin_request(monotonic_ns())
-        outcome = self._handler.start(response, self._on_response)
-        if not isinstance(outcome, HttpResponse):
-            self._current, self._cancel_current = queued, outcome
-        elif outcome.status == REFUSED and self._pacing.pause_ns():
-            self._current = queued
-            self._on_response(outcome)
-        else:
+        if isinstance(response, HttpRequest):
+            outcome = self._handler.start(response, self._on_response)
+            if not isinstance(outcome, HttpResponse):
+                self._current, self._cancel_current = queued, outcome
+                return
             self.account.finish(queued.held_bytes)
-            self._write(queued, outcome)
+            response = outcome
+        self._write(queued, response)
 
     def _on_response(self, response: HttpResponse) -> None:
         if self._closing:
@@ -188,13 +179,6 @@ class HttpConnection(RequestParsing):
                 self._has_room.set()
             self._cancel_current = response.begin(self._transport, self._has_room)
             return
-        if response.status == REFUSED and (pause_ns := self._pacing.pause_ns()):
-            self._cancel_current = asyncio.get_running_loop().call_later(pause_ns / 1e9, self._respond, response).cancel
-        else:
-            self._respond(response)
-
-    def _respond(self, response: HttpResponse) -> None:
-        """End the request in flight, and start the next one."""
         self._write(self._end_request(), response)
         if self._queue or self._read_paused:
             self._turns.call(self.account, self._start_next)
@@ -221,8 +205,6 @@ class HttpConnection(RequestParsing):
         else:
             self._transport.writelines((head, response.body, *response.parts))
         self.responses += 1
-        if self._pacing.in_row or response.status == REFUSED:
-            self._pacing.end_request(monotonic_ns(), response.status == REFUSED)
         if closing:
             self._close(queued.fully_read)
 
