@@ -39,8 +39,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     of an overload at once, and fewer answers are a little late. Off: a request waits until not even a batch of its own
     could finish in time, as in Clockwork's appendix B (docs/scheduling.md)."""
     margin_ns: Annotated[int, Meta(ge=0)] = ms(1)
-    """Reserved for the return to the client, in addition to the measured return latency. More if batches have ended
-    later than planned. At most an eighth of the time that a request alone could wait."""
+    """Reserved for the return to the client, in addition to the measured return latency. More if batches have taken
+    longer than predicted. At most an eighth of the time that a request alone could wait."""
     max_queued: int = 50_000
     """Limit of queued requests. Further requests are refused."""
     preload: bool = True
