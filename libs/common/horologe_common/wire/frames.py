@@ -40,7 +40,7 @@ from horologe_common.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -225,6 +225,17 @@ def split_rows(tensor: Tensor, buffer: Buffer, counts: Sequence[int]) -> list[tu
         parts.append((header, view[at:end]))
         at = end
     return parts
+
+
+def split_batch(
+    tensors: Sequence[Tensor], buffers: Sequence[Buffer], counts: Sequence[int]
+) -> Iterator[tuple[tuple[Tensor, Buffer], ...]]:
+    """Yield the parts of a batch for each number of rows in `counts`: header and bytes of each tensor, not copied."""
+    columns: list[Sequence[tuple[Tensor, Buffer]]] = [
+        [(tensor, buffer)] if len(counts) == 1 else split_rows(tensor, buffer, counts)
+        for tensor, buffer in zip(tensors, buffers, strict=True)
+    ]
+    return zip(*columns, strict=True) if columns else iter([()] * len(counts))
 
 
 def _strings_size(view: memoryview, number: int) -> int:

@@ -16,7 +16,7 @@ from horologe_common.core.return_latency import ReturnLatency
 from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Submit
-from horologe_common.wire.frames import split_rows
+from horologe_common.wire.frames import split_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,11 +69,7 @@ class PlainRequests:
     def read_outputs(self, now_ns: int, message: Outputs, buffers: Sequence[Buffer]) -> Iterator[PlainAnswer]:
         """Yield the answer of each row of a batch whose request is open."""
         counts = [item.rows for item in message.items if item.status == OK]
-        columns: list[Sequence[tuple[Tensor, Buffer]]] = [
-            [(tensor, buffer)] if len(counts) == 1 else split_rows(tensor, buffer, counts)
-            for tensor, buffer in zip(message.outputs, buffers, strict=True)
-        ]
-        groups = zip(*columns, strict=True) if columns else iter(() for _ in counts)
+        groups = split_batch(message.outputs, buffers, counts)
         for item in message.items:
             parts = next(groups) if item.status == OK else ()
             request = self._requests.find_request(item.id)

@@ -15,7 +15,7 @@ from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, EndStreams, Outcome, Outputs, StreamStep, Submit, Tensor
-from horologe_common.wire.frames import split_rows
+from horologe_common.wire.frames import split_batch
 from horologe_selector.core.predictions.cache import PredictionCache
 
 if TYPE_CHECKING:
@@ -219,11 +219,7 @@ class InflightPredictions:
     def on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
         """Deliver a batch's outputs; its rows may belong to several in-flight predictions."""
         counts = [item.rows for item in message.items if item.status == OK]
-        columns: list[Sequence[tuple[Tensor, Buffer]]] = [
-            [(tensor, buffer)] if len(counts) == 1 else split_rows(tensor, buffer, counts)
-            for tensor, buffer in zip(message.outputs, buffers, strict=True)
-        ]
-        groups = zip(*columns, strict=True) if columns else iter(() for _ in counts)
+        groups = split_batch(message.outputs, buffers, counts)
         for item in message.items:
             if item.status == OK:
                 parts = next(groups)
