@@ -9,6 +9,7 @@ import msgspec
 
 from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import Application
+from horologe_common.clock import s
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -58,6 +59,7 @@ def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool =
 FLOATS = TensorSpec("in", "FP32", (-1, 4))
 ENDS = {
     "refused": Answer(0, Status.REFUSED, reason="no room before the deadline", retry_after_ns=1_500_000),
+    "full": Answer(0, Status.REFUSED, reason="no place", retry_after_ns=s(9), refuses_ns=s(9), place_ns=s(9)),
     "late": Answer(0, Status.LATE, reason="finished after the deadline"),
     "lost": Answer(0, Status.LOST, reason="worker died"),
     "failed": Answer(0, Status.FAILED, reason="model raised"),
@@ -123,6 +125,8 @@ class FakeGateway(Gateway):
         self.ready = True
         self.slow_answers = asyncio.Event()
         self.totals: list[Totals] = []
+        self.refused: list[str] = []
+        """Models of the requests that were refused without a Predict."""
         self.activity = Activity(0, 1)
         self.watches: list[Watch] = []
 
@@ -139,6 +143,9 @@ class FakeGateway(Gateway):
         self._last_id += 1
         self.tasks[self._last_id] = task
         return self._last_id
+
+    def count_refused(self, model: str) -> None:
+        self.refused.append(model)
 
     def cancel(self, key: int) -> None:
         self.tasks.pop(key).cancel()

@@ -96,6 +96,7 @@ def client_endpoint(
                 watch.cancel()
             stops = [server.stop(), *([grpc_server.stop()] if grpc_server else [])]
             await asyncio.gather(*stops)
+            gateway.report_refused()
 
     return serve
 

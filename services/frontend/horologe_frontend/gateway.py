@@ -9,7 +9,7 @@ import msgspec
 
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel
-from horologe_common.wire import Answer, Cancel, ItemsTaken, Predict
+from horologe_common.wire import Answer, Cancel, ItemsTaken, Predict, RefusedAgain
 from horologe_frontend.console.traffic import Totals, read_totals
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     OnReply = Callable[[Any, Sequence[Buffer]], None]
 
+REPORT_S = 0.01
+"""Time until the core gets the number of refused requests."""
 log = logger("http")
 
 
@@ -33,6 +35,8 @@ class Gateway:
         self._address = address
         self.core = core
         self._last_id = 0
+        self._refused: dict[str, int] = {}
+        """Requests by model that were refused without a Predict, and that the core does not know of yet."""
         self.callbacks: dict[int, OnReply] = {}
         """Callbacks of the calls in flight, by id."""
 
@@ -63,6 +67,18 @@ class Gateway:
         predict = msgspec.structs.replace(predict, id=key, client=client)
         self._reactor.post(self._address, self.core.address, predict, buffers)
         return key
+
+    def count_refused(self, model: str) -> None:
+        """Count a request for a model (a key) that was refused without a Predict. The core gets the counts later."""
+        if not self._refused:
+            asyncio.get_running_loop().call_later(REPORT_S, self.report_refused)
+        self._refused[model] = self._refused.get(model, 0) + 1
+
+    def report_refused(self) -> None:
+        """Send the counts of refused requests to the core."""
+        if self._refused:
+            counts, self._refused = tuple(self._refused.items()), {}
+            self._reactor.post(self._address, self.core.address, RefusedAgain(counts))
 
     def _register(self, on_reply: OnReply) -> int:
         self._last_id += 1  # ids are positive: 0 marks announcements

@@ -41,8 +41,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             1, 0, (TENSOR,), "", 0, "m", "1", 10, 20, 4, True, 0.75, ("m",), ("n",), True, b"\x01\x02", True, ("c4",)
         ),
         (
-            "dc00140201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c3"
-            "91a26334c2"
+            "dc00160201009194a178a44650333292010410a000a16da1310a1404c3cb3fe800000000000091a16d91a16ec3c4020102c3"
+            "91a26334c20000"
         ),
     ),
     (wire.ItemsTaken(7, 3), "93090703"),
@@ -84,7 +84,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True, "00-1", 9, "ann"),
         "dc00101e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3a430302d3109a3616e6ec0",
     ),
-    (wire.Outcome(8, 5, "late", 9), "951f0805a46c61746509"),
+    (wire.Outcome(8, 5, "late", 9, 7, 6), "971f0805a46c617465090706"),
+    (wire.RefusedAgain((("m/1", 3),)), "92229192a36d2f3103"),
     (wire.Dispatch(10, "worker/0#a", (6,)), "94280aaa776f726b65722f3023619106"),
     (
         wire.Ship(10, "frontend/0#c", (wire.Shipped(6, (TENSOR,)),), (7,)),

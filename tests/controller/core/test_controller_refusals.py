@@ -14,6 +14,7 @@ from horologe_common.wire import (
     Load,
     Models,
     Outcome,
+    RefusedAgain,
 )
 from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
 
@@ -106,3 +107,27 @@ def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:
     assert outcome.status == Status.FAILED
     assert "corrupt file" in outcome.reason
     controller.check()
+
+
+def test_requests_that_a_frontend_refuses_again_are_counted_as_refusals_of_the_controller() -> None:
+    reports = [a_report(exec_ms=10, per_row_ms=10)]
+    controller = a_controller("horologe", reports=reports, admission=True)
+    submit(controller, *range(1, 41))
+    refused = [outcome for outcome in sent(controller, Outcome) if outcome.place_ns]
+    assert refused
+    controller.handle(ms(1), FRONTEND, RefusedAgain((("sum/1", 5), ("gone/1", 3))), ())
+    controller.tick(ms(1))
+    assert controller.stats.values["horologe_refused_total", "sum", "1", "work_ahead"] == len(refused) + 5
+    traffic = controller.scheduler.policy.traffic
+    assert traffic is not None
+    assert traffic.of_model("sum/1").asked.at(ms(1)) == pytest.approx(45, rel=0.01)
+    assert not controller.stats.values.get(("horologe_refused_total", "gone", "1", "work_ahead"))
+
+
+def test_only_refusals_on_arrival_say_when_the_next_place_is_free() -> None:
+    controller = a_controller(max_queued=1, in_flight=1)
+    for number in range(1, 7):
+        submit(controller, number)
+    outcomes = sent(controller, Outcome)
+    assert outcomes
+    assert {(outcome.refuses_ns, outcome.place_ns) for outcome in outcomes} == {(0, 0)}

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from controller.desk import NOW, Desk, SchedulerDesk
 from harness.builders import a_spec
-from horologe_controller.core.scheduling.scheduler import Refusal
+from horologe_common.clock import ms
+from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 
@@ -110,3 +111,54 @@ def test_only_refused_requests_of_a_turn_count_as_lost(monkeypatch: pytest.Monke
     refusals = desk.ask_together("a", *[10] * 40)
     assert 0 < len(refusals) < 40
     assert lost == [refusal.request.id for refusal in refusals]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(5, 60)), max_size=80),
+    st.integers(10, 60),
+    st.integers(1, 2),
+    st.data(),
+)
+def test_while_a_refusal_lasts_the_same_request_is_refused_again_unless_something_changes(
+    earlier: list[tuple[int, int]], budget_ms: int, shares: int, data: st.DataObject
+) -> None:
+    desk = Desk("horologe", [("m",)] * shares)
+    for at_ms, earlier_ms in sorted(earlier):
+        desk.ask(NOW + ms(at_ms), earlier_ms)
+        desk.plan(NOW + ms(at_ms))
+    now_ns, spec = NOW + ms(30), desk.specs["m"]
+    while not (refusals := desk.add(now_ns, desk.a_request(now_ns, spec, budget_ms))):
+        pass
+    (refusal,) = refusals
+    assert (refusal.reason, refusal.place_ns > 0) == (Reason.WORK_AHEAD, True)
+    assert refusal.refuses_ns <= refusal.retry_after_ns
+
+    def is_refused(after_ns: int) -> bool:
+        request, scheduler = desk.a_request(now_ns + after_ns, spec, budget_ms), desk.scheduler
+        exec_ns = scheduler.policy.shortest_exec_ns(request.arrival_ns, request, desk.cluster)
+        queue, counted = scheduler.queues.find_queue(request), True
+        return bool(
+            scheduler.admission.refuse_on_arrival(
+                request.arrival_ns, (request,), exec_ns, desk.cluster, queue, counted, False
+            )
+        )
+
+    if refusal.refuses_ns > 0:
+        assert is_refused(refusal.refuses_ns - 1)
+        assert is_refused(data.draw(st.integers(0, refusal.refuses_ns - 1)))
+
+
+def test_a_place_becomes_free_when_the_work_of_a_request_is_done() -> None:
+    """Two shares do 16 requests in 9.5 ms each; a quarter more is reserved."""
+    desk = AdmissionDesk(("a",), ("a",))
+    while (refusal := desk.ask("a", 40)) is None:
+        pass
+    assert refusal.place_ns == pytest.approx(1.25 * ms(9.5) / 16 / 2, rel=0.01)
+    assert 0 < refusal.refuses_ns <= refusal.place_ns
+
+
+def test_a_request_that_takes_too_long_alone_is_refused_again_for_the_same_reason() -> None:
+    desk = AdmissionDesk(("a",), ("a",))
+    refusal = desk.ask("a", 1)
+    assert refusal is not None
+    assert (refusal.reason, refusal.refuses_ns, refusal.place_ns) == (Reason.EXECUTION_TOO_LONG, ms(10), ms(1))

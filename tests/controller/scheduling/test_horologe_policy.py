@@ -15,7 +15,7 @@ from horologe_controller.core.cluster.share import ClusterChanges, ModelResidenc
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.core.traffic import MOST_MODELS, Traffic
-from horologe_controller.schedulers.horologe import Advance
+from horologe_controller.schedulers.horologe import Advance, Horologe
 from horologe_controller.settings import ControllerSettings
 
 
@@ -121,6 +121,35 @@ def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
         traffic.record_arrivals([request])
     assert [traffic.of_model(f"m/{version}").arrived for version in (1, 1999)] == [0, 1]
     assert len(traffic._models) <= MOST_MODELS
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_refused_requests_that_are_reported_together_count_like_the_same_one_by_one(count: int) -> None:
+    together, one_by_one = Desk("horologe", [("m",)]), Desk("horologe", [("m",)])
+    price = []
+    for desk in (together, one_by_one):
+        policy, request = desk.scheduler.policy, desk.ask(NOW, 200)
+        assert isinstance(policy, Horologe)
+        for number in range(1, count + 1):
+            now_ns = NOW + number * ms(60) // count
+            if desk is one_by_one:
+                request = desk.a_request(now_ns, desk.specs["m"], 200)
+                policy.on_requests_arrived([request], desk.cluster)
+                policy.on_request_late(now_ns, request, desk.cluster)
+        if desk is together:
+            policy.on_refused_again(NOW + ms(60), request, count, desk.cluster)
+        price.append(policy.traffic.price.rate)
+    now_ns = NOW + ms(60)
+    got, wanted = (desk.scheduler.policy.traffic for desk in (together, one_by_one))
+    assert got is not None
+    assert wanted is not None
+    assert price[0] == pytest.approx(price[1])
+    assert got.served == pytest.approx(wanted.served)
+    assert got.lost.at(now_ns) == pytest.approx(wanted.lost.at(now_ns), rel=0.1)
+    model, other = got.of_model("m/1"), wanted.of_model("m/1")
+    assert (model.arrived, model.served) == pytest.approx((other.arrived, other.served))
+    assert (model.gap_ns, model.last_ns) == pytest.approx((other.gap_ns, other.last_ns), rel=1e-4)
+    assert model.asked.at(now_ns) == pytest.approx(other.asked.at(now_ns), rel=0.1)
 
 
 @pytest.mark.parametrize(("rows", "sizes"), [(4, [1, 1, 1, 1]), (6, [2, 2, 1, 1]), (100, [16, 16, 16, 16])])

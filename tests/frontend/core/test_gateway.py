@@ -10,8 +10,8 @@ import pytest
 
 from harness.event_loop import in_loop
 from horologe_common.status import Status
-from horologe_common.wire import Admit, Answer, Cancel, Models, Predict, Tensor
-from horologe_frontend.gateway import Gateway
+from horologe_common.wire import Admit, Answer, Cancel, Models, Predict, RefusedAgain, Tensor
+from horologe_frontend.gateway import REPORT_S, Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,3 +105,18 @@ async def test_a_call_returns_the_reply_with_its_id() -> None:
     (admit,) = router.sent
     router.deliver(Models(admit.id, (), Status.LOST, "gone"), ())
     assert await task == Models(admit.id, (), Status.LOST, "gone")
+
+
+@in_loop
+async def test_refused_requests_are_reported_together() -> None:
+    router, gateway = a_gateway()
+    for model in ("a/1", "b/1", "a/1"):
+        gateway.count_refused(model)
+    assert router.sent == []
+    await asyncio.sleep(2 * REPORT_S)
+    assert router.sent == [RefusedAgain((("a/1", 2), ("b/1", 1)))]
+    gateway.report_refused()
+    assert len(router.sent) == 1
+    gateway.count_refused("a/1")
+    gateway.report_refused()
+    assert router.sent[1] == RefusedAgain((("a/1", 1),))

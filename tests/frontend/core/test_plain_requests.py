@@ -9,7 +9,19 @@ from harness.builders import a_predict, a_spec, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, us
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Cancel, Dispatch, Outcome, Outputs, Ping, Pong, Query, RowStatus, Submit
+from horologe_common.wire import (
+    Answer,
+    Cancel,
+    Dispatch,
+    Outcome,
+    Outputs,
+    Ping,
+    Pong,
+    Query,
+    RefusedAgain,
+    RowStatus,
+    Submit,
+)
 from horologe_frontend.core.frontend import Frontend
 
 NEXT = "controller/0#2"
@@ -69,8 +81,9 @@ def test_an_outcome_of_the_controller_is_the_answer() -> None:
     frontend.handle(NOW, NEXT, Outcome(submitted.id, int(Status.REFUSED), "full"), ())
     frontend.handle(NOW, CLIENT, Outcome(submitted.id, int(Status.REFUSED), "full"), ())
     assert not sent(frontend, Answer), "another process has no say"
-    frontend.handle(NOW, CONTROLLER, Outcome(submitted.id, int(Status.REFUSED), "full", ms(3)), ())
+    frontend.handle(NOW, CONTROLLER, Outcome(submitted.id, int(Status.REFUSED), "full", ms(3), ms(2), ms(6)), ())
     answer = the_answer(frontend)
+    assert (answer.refuses_ns, answer.place_ns) == (ms(2), ms(6))
     assert (answer.id, answer.status, answer.reason, answer.retry_after_ns) == (7, Status.REFUSED, "full", ms(3))
     assert not frontend.staging.held_bytes
 
@@ -106,3 +119,16 @@ def test_the_latency_of_the_links_is_no_part_of_the_budget() -> None:
     frontend.handle(NOW + us(400), CONTROLLER, Pong(NOW, NOW, us(100)), ())
     assert submit(frontend, 8).budget_ns == ms(100) - us(200) - us(200)
     assert submit(frontend, 9, now_ns=NOW + ms(5000)).budget_ns == ms(100) - us(400), "the last measurement counts"
+
+
+def test_what_a_gateway_refuses_again_is_counted_and_reported_to_the_controller() -> None:
+    frontend = a_frontend()
+    message = RefusedAgain((("sum/1", 5),))
+    frontend.handle(NOW, CLIENT, message, ())
+    assert not sent(frontend, RefusedAgain), "a client has no say"
+    frontend.handle(NOW, "http/0#1", message, ())
+    assert sent(frontend, RefusedAgain, CONTROLLER) == [message]
+    frontend.refresh_stats()
+    assert frontend.stats.values["nv_inference_request_failure", "sum", "1", "REFUSED"] == 5
+    model = frontend.stats_by_model["sum/1"]
+    assert (model.fail.count, model.latency.total, model.success.count, model.last_ns) == (5, 5, 0, NOW)

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from fakes.gateway import ENDS
 from fakes.http_connections import Door
 from harness.event_loop import in_loop
+from horologe_common.clock import s
 from horologe_frontend.http.connection import HttpConnection
+from horologe_frontend.http.timeouts import ConnectionState
+from horologe_frontend.oip import lasting_refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BODY = b'{"inputs": [{"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}'
 REQUEST = b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def long_memory() -> Iterator[None]:
+    """A refusal lasts also where the test waits for its processor."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lasting_refusals, "MEMORY_NS", s(100))
+        yield
 
 
 @pytest.mark.parametrize("model", [b"echo", b"slow"])
@@ -35,10 +51,20 @@ async def test_disconnect_at_any_step_releases_the_requests(model: bytes, steps:
     assert (door.total.requests, door.total.held_bytes) == (0, 0)
 
 
+def a_binary_request(model: bytes, rows: int = 16) -> bytes:
+    tensor = '{"name": "in", "shape": [%d, 4], "datatype": "FP32", "parameters": {"binary_data_size": %d}}'
+    content = f'{{"inputs": [{tensor % (rows, 16 * rows)}]}}'.encode()
+    length = b"h\r\nInference-Header-Content-Length: %d" % len(content)
+    body = content + b"\x01" * 16 * rows
+    return (REQUEST % (model, len(body), body)).replace(b"h\r\n", length + b"\r\n", 1)
+
+
 MESSAGES = (
     REQUEST % (b"echo", len(BODY), BODY),
     REQUEST % (b"echo", len(BODY), BODY.replace(b"[1, 2", b"[5, 6")),
     REQUEST % (b"refused", len(BODY), BODY),
+    REQUEST % (b"full", len(BODY), BODY),
+    REQUEST % (b"full", len(BODY), BODY.replace(b"[1, 2", b"[5, 6")),
     REQUEST % (b"echo", 3, b"{]}"),
     b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
     % (len(BODY), BODY),
@@ -47,6 +73,8 @@ MESSAGES = (
     b"GET /v2/health/live HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     b"\r\nGET /v2/nope HTTP/1.1\r\nHost: h\r\nA: 1\r\nA: 2\r\n\r\n",
     b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\nGET /v2 HTTP/1.1\r\nHost: h\r\n\r\n",
+    FULL := a_binary_request(b"full"),
+    FULL[:-64] + bytes(64),
 )
 
 
@@ -56,7 +84,7 @@ async def responses(arrivals: list[bytes], **settings: Any) -> list[bytes]:
     after = []
     for arrival in arrivals:
         door.connection.data_received(arrival)
-        for _ in range(8):
+        for _ in range(40):
             await asyncio.sleep(0)
         after.append(re.sub(rb"date: [^\r]*", b"", door.written))
         door.written = b""
@@ -66,7 +94,9 @@ async def responses(arrivals: list[bytes], **settings: Any) -> list[bytes]:
 
 
 @hypothesis_settings(deadline=None, max_examples=50)
-@given(st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=8), st.integers(1, 60))
+@given(
+    st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=8), st.integers(1, 60) | st.sampled_from((200, 300, 1000))
+)
 @in_loop
 async def test_responses_depend_neither_on_earlier_requests_nor_on_the_reads(messages: list[bytes], size: int) -> None:
     alone = [(await responses([message]))[0] for message in messages]
@@ -120,3 +150,58 @@ def test_a_head_that_two_requests_share_is_parsed_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(HttpConnection, "_parse", count_and_parse)
     asyncio.run(responses([MESSAGES[0], MESSAGES[1], MESSAGES[0][:-5], MESSAGES[0][-5:], MESSAGES[0]]))
     assert lengths == [len(MESSAGES[0]), len(MESSAGES[0]) - 5, 5]
+
+
+@pytest.mark.parametrize("model", [b"full", b"refused"])
+@in_loop
+async def test_the_body_of_a_request_that_is_refused_again_is_neither_parsed_nor_held(
+    model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, request = Door(), a_binary_request(model, 20_000)
+    refusal = await door.send(request)
+    assert refusal.startswith(b"HTTP/1.1 429 ")
+    parsed: list[int] = []
+    parse = HttpConnection._parse
+
+    def count_and_parse(connection: HttpConnection, data: bytes) -> None:
+        parsed.append(len(data))
+        parse(connection, data)
+
+    monkeypatch.setattr(HttpConnection, "_parse", count_and_parse)
+    await door.send(request[:-1], 50_000)
+    assert (door.written, door.connection.state()) == (refusal, ConnectionState.BODY)
+    is_again = model == b"full"
+    assert bool(parsed) != is_again
+    assert bool(door.total.held_bytes) != is_again
+    await door.send(request[-1:] + request)
+    assert door.written.count(b"HTTP/1.1 429 ") == 3
+    door.close()
+
+
+@in_loop
+async def test_a_client_that_leaves_or_stops_in_a_body_that_is_discarded() -> None:
+    request = a_binary_request(b"full", 2000)
+    for end, status in (("close", b""), ("expire", b" 408 "), ("eof_received", b" 400 ")):
+        door = Door()
+        await door.send(request)
+        door.written = b""
+        await door.send(request[:-1])
+        if end != "close":
+            getattr(door.connection, end)()
+        assert door.written[8:13] == status
+        door.close()
+
+
+@pytest.mark.parametrize("size", [100, 10_000, 100_000])
+@in_loop
+async def test_a_request_that_may_have_a_place_uses_up_one(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place is free at once, the next one after a second, and two requests are sent for each."""
+    full = msgspec.structs.replace(ENDS["full"], refuses_ns=0, place_ns=s(1))
+    monkeypatch.setitem(ENDS, "full", full)
+    door, request = Door(), a_binary_request(b"full", 4000)
+    sent = []
+    for _ in range(4):
+        await door.send(request, size)
+        sent.append(len(door.server.handler._gateway.predicts))  # type: ignore[attr-defined]
+    assert sent == [1, 2, 2, 2]
+    assert door.written.count(b"HTTP/1.1 429 ") == 4

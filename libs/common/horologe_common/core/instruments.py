@@ -158,10 +158,10 @@ class Histogram:
         """Number of values."""
         return sum(self.counts)
 
-    def observe(self, value: int) -> None:
-        """Add a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: int, count: int = 1) -> None:
+        """Add a value, `count` times."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
 
     def add_exemplar(self, exemplar: Exemplar) -> None:
         """Keep the exemplar of a value that was added. It replaces the one of its bucket."""
@@ -268,7 +268,7 @@ class ModelCounters:
             self._created[name, version] = True
             self._stats.create_counters(self._name, (name,), (version,), self._failures)
 
-    def count(self, name: str, version: str, status: str) -> None:
-        """Add 1 to a counter."""
+    def count(self, name: str, version: str, status: str, by: int = 1) -> None:
+        """Add to a counter."""
         self.create(name, version)
-        self._stats.count(self._name, name, version, status)
+        self._stats.count(self._name, name, version, status, by=by)

@@ -88,6 +88,9 @@ class Answer(Message, frozen=True, tag=2):
     """If requested: the hash of the content that answered; for an application those of `models`, in their order."""
     more: bool = False
     """True for an item of a stream: the answer follows."""
+    refuses_ns: int = 0
+    place_ns: int = 0
+    """As in Outcome, for a request that is refused."""
 
 
 class ItemsTaken(Message, frozen=True, tag=9):

@@ -93,6 +93,18 @@ class Outcome(Message, frozen=True, tag=31):
     status: int
     reason: str = ""
     retry_after_ns: int = 0
+    refuses_ns: int = 0
+    """If there is a `place_ns`: for how long from now on the controller refuses all requests like this one, unless
+    devices are faster than predicted."""
+    place_ns: int = 0
+    """Time after which it can accept one more such request, again and again. 0: not known."""
+
+
+class RefusedAgain(Message, frozen=True, tag=34):
+    """Requests that a frontend has refused without asking, because of `Outcome.place_ns`. To the controller."""
+
+    counts: tuple[tuple[str, int], ...]
+    """(model, a key `name/version`; requests)."""
 
 
 class Settle(Message, frozen=True, tag=32):
@@ -114,4 +126,4 @@ class Settled(Message, frozen=True, tag=33):
     id: int
 
 
-RequestMessage: TypeAlias = Query | Release | Submit | Outcome | Settle | Settled
+RequestMessage: TypeAlias = Query | Release | Submit | Outcome | RefusedAgain | Settle | Settled

@@ -25,6 +25,7 @@ from horologe_common.wire import (
     Ping,
     Pong,
     QueriesArrived,
+    RefusedAgain,
     Register,
     ResourcePlan,
     Result,
@@ -280,6 +281,8 @@ class Controller:
                 spec = self.cluster.specs.get(message.model)
                 if spec is None or message.content_hash in ("", spec.content_hash):  # else it is not served any more
                     store_distributions(self.cluster.distributions, message)
+            case RefusedAgain():
+                self._requests.count_refused_again(now_ns, message.counts)
             case QueriesArrived():
                 self._events.record_queries(now_ns, message.counts)
             case Ping():

@@ -78,10 +78,10 @@ class EventRecorder:
             for pipeline, count in counts:
                 _add(self._queries.setdefault(pipeline, {}), now_ns, count)
 
-    def record_refusal(self, request: Request) -> None:
-        """Count a refused request."""
+    def record_refusal(self, request: Request, count: int = 1) -> None:
+        """Count a refused request, or `count` requests like it."""
         if not request.best_effort:
-            self._find(request.model).refused += 1
+            self._find(request.model).refused += count
 
     def record_latencies(self, answered_ns: int, action: Action, slo_ns: int) -> None:
         """Count the latencies of a finished batch until `answered_ns`. `slo_ns`: SLO of the plan."""

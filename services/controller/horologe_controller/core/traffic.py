@@ -84,6 +84,12 @@ class ModelTraffic:
         self.budget_ns = NEVER_NS
         """Time between arrival and deadline of the last request that was not best effort."""
 
+    def save_guaranteed(self, rate: float, since_ns: int) -> None:
+        """Add the requests that are guaranteed between `since_ns` and the last arrival."""
+        most = max(1.0, rate * GUARANTEED_NS / s(1))
+        saved = self.guaranteed + rate * max(0, self.last_ns - since_ns) / s(1)
+        self.guaranteed = min(most, max(-most, saved))
+
 
 class Traffic:
     """Recent arrivals, batches and losses."""
@@ -120,10 +126,25 @@ class Traffic:
             traffic.arrived = kept * traffic.arrived + new
             traffic.served *= kept
             traffic.budget_ns = first.deadline_ns - first.arrival_ns
-        if rate := first.spec.guaranteed_rate:
-            most = max(1.0, rate * GUARANTEED_NS / s(1))
-            saved = traffic.guaranteed + rate * max(0, traffic.last_ns - since_ns) / s(1)
-            traffic.guaranteed = min(most, max(-most, saved))
+        if first.spec.guaranteed_rate:
+            traffic.save_guaranteed(first.spec.guaranteed_rate, since_ns)
+
+    def record_refused_again(self, now_ns: int, request: Request, count: int) -> None:
+        """Count `count` requests with deadlines that have come in equal intervals since the last one, and were lost."""
+        if (traffic := self._models.get(request.model)) is None:
+            traffic = self._add_model(request.model, now_ns)
+        since_ns, traffic.last_ns = traffic.last_ns, max(now_ns, traffic.last_ns)
+        gap_ns = (traffic.last_ns - since_ns) / count
+        traffic.gap_ns = gap_ns + (traffic.gap_ns - gap_ns) * (1 - 1 / SMOOTHING_GAPS) ** count
+        kept = SERVED_MEMORY**count
+        traffic.arrived = kept * traffic.arrived + (1 - kept) / (1 - SERVED_MEMORY)
+        traffic.served *= kept
+        self.served *= kept
+        traffic.asked.add(now_ns, count)
+        self.lost.add(now_ns, count)
+        traffic.lost.add(now_ns, count)
+        if request.spec.guaranteed_rate:
+            traffic.save_guaranteed(request.spec.guaranteed_rate, since_ns)
 
     def _add_model(self, model: str, now_ns: int) -> ModelTraffic:
         """Add a model, and drop those that have had no request for long if there are many."""

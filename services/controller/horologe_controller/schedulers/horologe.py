@@ -249,6 +249,11 @@ class Horologe(SchedulingPolicy):
         self.traffic.record_loss(now_ns, request.model)
         self._price.record_late(now_ns, request, cluster)
 
+    def on_refused_again(self, now_ns: int, request: Request, count: int, cluster: Cluster) -> None:
+        """Record the arrivals and the losses, and raise the price of device time."""
+        self.traffic.record_refused_again(now_ns, request, count)
+        self._price.record_late(now_ns, request, cluster, count)
+
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Return whether the advance, and so all ranks, have changed."""
         if self._price.declined:

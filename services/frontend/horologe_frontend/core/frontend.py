@@ -29,6 +29,7 @@ from horologe_common.wire import (
     Outputs,
     Pong,
     Predict,
+    RefusedAgain,
     Release,
     Settle,
 )
@@ -107,6 +108,7 @@ class Frontend:
             Predict: self._on_predict,
             Cancel: self._on_cancel,
             ItemsTaken: self._on_items_taken,
+            RefusedAgain: self._on_refused_again,
             Drain: self._on_drain,
             PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
@@ -239,6 +241,13 @@ class Frontend:
         if self.tracer is not None:
             self.tracer.start_request(now_ns, request, message)
         self._send_query(now_ns, request)
+
+    def _on_refused_again(self, now_ns: int, sender: str, message: RefusedAgain, _: Sequence[Buffer]) -> None:
+        """Count what the gateway has refused without a Predict. The controller takes part in the count."""
+        if sender.startswith(HTTP):
+            self._metrics.count_refused_again(now_ns, message.counts)
+            if self._calls.controller:
+                self.out.append(Out(self._calls.controller, message))
 
     def _send_query(self, now_ns: int, request: ClientRequest) -> None:
         """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""

@@ -101,6 +101,10 @@ class ModelVersions:
             return ("", "")
         return (spec.name, spec.version)
 
+    def has_canary(self, name: str) -> bool:
+        """Return whether requests without a version may reach two versions of a model."""
+        return name in self._canaries
+
     def choose_model(self, name: str, version: str) -> ModelSpec:
         """Return the version that answers a new request: `find_model`, or the canary of the model in its turn.
 

@@ -15,7 +15,7 @@ from horologe_common.core.protocol import Out, role
 from horologe_common.core.return_latency import ReturnLatency
 from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Submit
+from horologe_common.wire import Answer, Outcome, Submit
 from horologe_common.wire.frames import split_batch
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import Outcome, Outputs, Pong, RowStatus, Tensor
+    from horologe_common.wire import Outputs, Pong, RowStatus, Tensor
     from horologe_frontend.core.requests import ClientRequest, OpenRequests
 
 OK = int(Status.OK)
@@ -105,5 +105,8 @@ def _ok_answer(now_ns: int, request: ClientRequest, message: Outputs, outputs: t
 
 def _failed_answer(request: ClientRequest, end: Outcome | RowStatus) -> Answer:
     name, _, version = request.query.model.partition("/")
-    retry_after_ns = getattr(end, "retry_after_ns", 0)
-    return Answer(request.id, int(end.status), (), end.reason, retry_after_ns, name, version)
+    answer = Answer(request.id, int(end.status), (), end.reason, 0, name, version)
+    if not isinstance(end, Outcome):
+        return answer
+    times = {"retry_after_ns": end.retry_after_ns, "refuses_ns": end.refuses_ns, "place_ns": end.place_ns}
+    return msgspec.structs.replace(answer, **times)

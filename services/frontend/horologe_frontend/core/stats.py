@@ -159,6 +159,17 @@ class RequestMetrics:
         else:
             self._failures.count(*self._catalogue.metric_labels(message.model, message.version), status.name)
 
+    def count_refused_again(self, now_ns: int, counts: Iterable[tuple[str, int]]) -> None:
+        """Count requests by model (key) that were refused at once, in no time."""
+        for key, count in counts:
+            if (model := self.by_model.get(key)) is None:
+                model = self.by_model[key] = ModelStats()
+            model.last_ns = now_ns
+            model.latency.observe(0, count)
+            model.fail.count += count
+            name, _, version = key.partition("/")
+            self._failures.count(name, version, Status.REFUSED.name, count)
+
     def count_finished(self, now_ns: int, request: ClientRequest, answer: Answer) -> None:
         """Count an open request that gets its answer."""
         spec = request.spec

@@ -26,9 +26,11 @@ from horologe_frontend.http.http_messages import (
     error_response,
     failure,
 )
-from horologe_frontend.http.request_parsing import RequestParsing
+from horologe_frontend.http.request_parsing import KNOWN_HEAD_BYTES, RequestParsing
 from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest
 from horologe_frontend.http.timeouts import ConnectionState
+from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
+from horologe_frontend.oip.known_requests import TEMPLATE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     from horologe_frontend.http.server import HttpServer
 
 HEAD_END = b"\r\n\r\n"
-KNOWN_HEADS, KNOWN_HEAD_BYTES = 1024, 2048
-"""Maximum number of known heads and maximum size of each: 4 MB together with their parsed headers."""
+KNOWN_HEADS = 1024
+"""Maximum number of known heads: 4 MB together with their parsed headers."""
 KNOWN_BYTES = 32 << 10
 """Maximum size of a read that is compared with known heads. Larger requests wait for the fair turn of their client."""
 PROBE_S = 1.0
@@ -52,8 +54,8 @@ NO_ACCOUNT = ClientAccount()
 class KnownHeads:
     """Parsed heads by their bytes, because a client sends equal heads. Parsing a head of four headers takes 6 us.
 
-    Stores only heads of requests that arrived in one read, whose body has a Content-Length or is empty, and after which
-    HTTP/1.1 keeps the connection. Such a request depends on nothing but its bytes.
+    Stores only heads that arrived in one read, whose body has a Content-Length or is empty, and after which HTTP/1.1
+    keeps the connection. Such a request depends on nothing but its bytes.
     """
 
     def __init__(self) -> None:
@@ -67,11 +69,23 @@ class KnownHeads:
             return None
         return HttpRequest(head.method, head.path, head.query, head.headers, data[end:], account)
 
+    def find_begin(self, data: bytes, at: int, account: ClientAccount) -> tuple[HttpRequest, int, int] | None:
+        """Return a request, the end of its head and the length of its body if a known head is in `data` from `at` on.
+
+        Of its body it has the first `TEMPLATE_BYTES` or less.
+        """
+        end = data.find(HEAD_END, at) + len(HEAD_END)
+        head, length = self._heads.get(data[at:end], (None, 0))
+        if head is None:
+            return None
+        body = data[end : end + min(length, TEMPLATE_BYTES)]
+        return HttpRequest(head.method, head.path, head.query, head.headers, body, account), end, length
+
     def add_head(self, data: bytes, request: HttpRequest) -> None:
-        """Store the head of a request that the parser read from `data`, unless `data` holds anything else."""
+        """Store the head of a request that the parser read from `data`, unless `data` has only a part of it."""
         end = data.find(HEAD_END) + len(HEAD_END)
         headers = request.headers
-        if end > KNOWN_HEAD_BYTES or len(data) - end != len(request.body):
+        if end < len(HEAD_END) or end > KNOWN_HEAD_BYTES:
             return
         if b"transfer-encoding" in headers or b"expect" in headers:
             return
@@ -88,7 +102,8 @@ class HttpConnection(RequestParsing):
         self._known_heads, self._handler = server.known_heads, server.handler
         self.responses = 0
         self._cancel_current: Callable[[], object] | None = None
-        self._write_paused = False
+        self._write_paused = self._may_start = False
+        """`_may_start`: the handler has decided already that it does not refuse the request that arrives."""
         self._has_room: asyncio.Event | None = None
         """Set while an event stream may write."""
         self._unsent_bytes = 0
@@ -121,7 +136,8 @@ class HttpConnection(RequestParsing):
             if self._arrived_bytes <= LINGER_BYTES:
                 self._turns.defer(self.account, self._resume_reading)
             return
-        if self._reader is None and self._current is None and not self._write_paused and len(data) <= KNOWN_BYTES:
+        is_between = self._reader is None and self._refusal is None and self._current is None
+        if is_between and not self._write_paused and len(data) <= KNOWN_BYTES:
             request = self._known_heads.find_request(data, self.account)
             if (
                 request is not None
@@ -131,7 +147,7 @@ class HttpConnection(RequestParsing):
                 self._start(QueuedRequest(request, True, b"", True, size))
                 return
         if self._turns.is_open(self.account):
-            self._turns.run(self.account, self._parse, data)
+            self._turns.run(self.account, self._receive, data)
         elif not self.account.try_reserve(len(data)):
             self._transport.abort()
         else:
@@ -142,7 +158,34 @@ class HttpConnection(RequestParsing):
         self.account.release(len(data))
         if not self._read_closed:
             self._resume_reading()
-            self._parse(data)
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        """Parse the data. Of a request that is refused again, discard the body, and send the refusal after it."""
+        at = 0
+        while at < len(data) and not self._closing:
+            if self._refusal is None and not (at := self._begin_refusal(data, begin := at)):
+                self._parse(data[begin:] if begin else data)
+                return
+            discarded = min(self._undiscarded_bytes, len(data) - at)
+            self._undiscarded_bytes -= discarded
+            at += discarded
+            if self._undiscarded_bytes == 0 and (refusal := self._refusal) is not None:
+                self._refusal = None
+                self._write(QueuedRequest(refusal, True, b"", True), refusal)
+
+    def _begin_refusal(self, data: bytes, at: int) -> int:
+        """Return the end of the head that begins at `at` if its request is refused again, else 0."""
+        if self._reader is not None or self._current is not None or self._queue or self._write_paused:
+            return 0
+        if (found := self._known_heads.find_begin(data, at, self.account)) is None:
+            return 0
+        request, end, length = found
+        if HEADER_LENGTH not in request.headers:
+            return 0  # the end of its body counts too
+        self._refusal, self._undiscarded_bytes = self._handler.refuse_again(request, length), length
+        self._may_start = self._refusal is None
+        return 0 if self._may_start else end
 
     def _resume_reading(self) -> None:
         self._turns.use(READ_NS)
@@ -161,8 +204,12 @@ class HttpConnection(RequestParsing):
     def _start(self, queued: QueuedRequest) -> None:
         """Hand the request to the handler, and write the response if there is one already."""
         response = queued.content
+        may_start, self._may_start = self._may_start, False
         if isinstance(response, HttpRequest):
-            outcome = self._handler.start(response, self._on_response)
+            outcome: HttpResponse | Callable[[], object] | None = None
+            if not may_start:
+                outcome = self._handler.refuse_again(response, len(response.body))
+            outcome = outcome or self._handler.start(response, self._on_response)
             if not isinstance(outcome, HttpResponse):
                 self._current, self._cancel_current = queued, outcome
                 return
@@ -223,7 +270,7 @@ class HttpConnection(RequestParsing):
         The client may have closed only its sending side. If it has closed both, the first write fails, and
         `connection_lost` cancels the request in flight.
         """
-        if self._reader is not None:
+        if self._reader is not None or self._refusal is not None:
             self._refuse(failure(400, "the client has ended the connection before the end of its request"))
         is_open = not self._closing and (self._current is not None or bool(self._queue))
         is_open = is_open and self._transport.can_write_eof()  # TLS has no half-closed connections
@@ -269,6 +316,8 @@ class HttpConnection(RequestParsing):
             return ConnectionState.CLOSING
         if self._current is not None or self._queue:
             return ConnectionState.HANDLING
+        if self._refusal is not None:
+            return ConnectionState.BODY
         if self._reader is None:
             return ConnectionState.IDLE
         return ConnectionState.HEAD if self._reader.head is None else ConnectionState.BODY
@@ -277,14 +326,15 @@ class HttpConnection(RequestParsing):
         """Handle a timeout: answer 408 to a slow sender, close an idle connection, abort a slow reader."""
         if self._closing or self._write_paused:
             self._transport.abort()
-        elif self._reader is not None:
+        elif self._reader is not None or self._refusal is not None:
             self._refuse(failure(408, "the request did not arrive in time"))
         else:
             self._transport.close()
 
     def drain(self) -> None:
         """Close an idle connection at shutdown. A busy one closes after its response."""
-        if self._current is None and not self._queue and self._reader is None and not self._closing:
+        has_begun = self._reader is not None or self._refusal is not None
+        if self._current is None and not self._queue and not has_begun and not self._closing:
             self._close(fully_read=True)
 
     def abort(self) -> None:

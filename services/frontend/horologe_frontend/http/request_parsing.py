@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from horologe_frontend.http.server import HttpServer
 
 MAX_PIPELINED = 64
+KNOWN_HEAD_BYTES = 2048
+"""Maximum size of a known head."""
 
 
 class RequestParsing(asyncio.Protocol):
@@ -42,7 +44,11 @@ class RequestParsing(asyncio.Protocol):
         self._input_ended = False
         """The client sends nothing more, but may read."""
         self._arrived_bytes = 0
-        self._message_data = b""  # the data in the parser, if a request begins with it
+        self._message_begin = b""
+        """The first `KNOWN_HEAD_BYTES` of the read with which the present request has begun."""
+        self._refusal: HttpResponse | None = None
+        """Response to a request whose body is discarded, as soon as it has arrived."""
+        self._undiscarded_bytes = 0
 
     def _start_next(self) -> None:
         """Start the next request, if none is in flight."""
@@ -50,7 +56,8 @@ class RequestParsing(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         self._request_ended = False
-        self._message_data = data if self._reader is None else b""
+        if self._reader is None:
+            self._message_begin = data[:KNOWN_HEAD_BYTES]
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -64,7 +71,6 @@ class RequestParsing(asyncio.Protocol):
                 self._refuse(failure(400, f"malformed HTTP request: {error}"))
         else:
             self._check_arrived(len(data))
-        self._message_data = b""
         if self._queue and not self._closing:
             self._read_paused = True
             self._transport.pause_reading()
@@ -109,7 +115,8 @@ class RequestParsing(asyncio.Protocol):
         if reader.refusal:
             reader.discard()
         if isinstance(content, HttpRequest) and keep_alive and body_wanted and not connection:
-            self._server.known_heads.add_head(self._message_data, content)
+            self._server.known_heads.add_head(self._message_begin, content)
+        self._message_begin = b""
         is_first, self._reader, self._request_ended = not self._request_ended, None, True
         takes_interim = self._parser.get_http_version() != "1.0"
         self._queue.append(
@@ -132,6 +139,6 @@ class RequestParsing(asyncio.Protocol):
         """Stop reading, send this response after those in flight, and close."""
         if self._reader is not None:
             self._reader.discard()
-        self._reader, self._read_closed = None, True
+        self._reader, self._refusal, self._read_closed = None, None, True
         self._queue.append(QueuedRequest(response, False, b"close", True, fully_read=False))
         self._start_next()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from horologe_common.clock import monotonic_ns
-from horologe_common.status import Forbidden, HorologeError, Unauthenticated
+from horologe_common.status import Forbidden, HorologeError, Status, Unauthenticated
 from horologe_frontend.audit import audited
 from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, console_file
@@ -30,6 +30,7 @@ from horologe_frontend.oip.inference import is_long, read_in_steps
 from horologe_frontend.oip.inference_response import write_answer, write_in_steps
 from horologe_frontend.oip.json_encoding import LONG_BYTES
 from horologe_frontend.oip.known_requests import KnownRequests
+from horologe_frontend.oip.lasting_refusals import LastingRefusals
 from horologe_frontend.oip.model_documents import ModelDocuments
 from horologe_frontend.oip.models_http import ModelsHandler
 from horologe_frontend.oip.openapi import openapi_document
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     Work: TypeAlias = Callable[[HeldBytes], Coroutine[Any, Any, HttpResponse]]
     """It counts in its argument what it holds beside the request."""
 
+REFUSED = int(Status.REFUSED)
 REQUEST_HEADER = b"horologe-request"
 COMPRESS_FROM_BYTES = 1024
 """Minimum size of a response body that is compressed, if the client accepts compression."""
@@ -60,14 +62,16 @@ log = logging.getLogger(__name__)
 class PendingInference:
     """An inference in callbacks. `cancel` ends the operation that it waits for."""
 
-    __slots__ = ("cancel", "inference", "request", "respond")
+    __slots__ = ("begin_ns", "cancel", "client", "inference", "request", "respond")
 
     def __init__(
-        self, request: HttpRequest, inference: InferenceRequest, respond: Callable[[HttpResponse], None]
+        self, request: HttpRequest, inference: InferenceRequest, respond: Callable[[HttpResponse], None], client: str
     ) -> None:
         self.request = request
         self.inference = inference
         self.respond = respond
+        self.client = client
+        self.begin_ns = monotonic_ns()
         self.cancel: Callable[[], object] = lambda: None
 
     def cancel_operation(self) -> None:
@@ -83,6 +87,7 @@ class OipHandler:
         self._gateway = gateway
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
+        self._refusals = LastingRefusals()
         self._applications = ApplicationsHandler(gateway, settings, self._client_of)
         self.documents = ModelDocuments(gateway, self._is_ready, version)
         self._models = ModelsHandler(self.documents)
@@ -98,6 +103,47 @@ class OipHandler:
         except Unauthenticated as error:
             return error_response(error)
         return None
+
+    def refuse_again(self, request: HttpRequest, size: int) -> HttpResponse | None:
+        """Return the refusal of a request that the controller would refuse again, or None: it must be started.
+
+        The body of `request` may be the begin of one of `size` bytes: this is enough if its tensors are binary data.
+        Call it once for each request. It counts a refused one, for its key too.
+        """
+        if (now_ns := monotonic_ns()) >= self._refusals.end_ns:
+            return None
+        headers, path = request.headers, request.path
+        if b"content-encoding" in headers or len(path) > CACHED_PATH:
+            return None
+        if b"traceparent" in headers and self._gateway.core.tracer is not None:
+            return None
+        try:
+            route = cached_route(request.method, path)
+            client = self._client_of(request)
+        except (HorologeError, HttpError):
+            return None
+        template = self._known_requests.find(route.model, route.version, headers.get(HEADER_LENGTH), request.body, size)
+        if template is None or route.operation.name != "infer":
+            return None
+        if (refusal := self._refusals.find(now_ns, (client, template))) is None:
+            return None
+        try:
+            self._authorize(route, request)
+        except HorologeError as error:
+            return error_response(error)
+        self._gateway.count_refused(template.spec.key)
+        return refusal
+
+    def _keep_refusal(self, pending: PendingInference, answer: Answer, response: HttpResponse) -> None:
+        """Keep a refusal that lasts. Without a version, other requests may reach another one, the canary."""
+        request, predict = pending.request, pending.inference.predict
+        if not predict.version and self._gateway.core.catalogue.has_canary(predict.model):
+            return
+        header_length, body = request.headers.get(HEADER_LENGTH), request.body
+        template = self._known_requests.find(predict.model, predict.version, header_length, body, len(body))
+        if template is not None:
+            kind, next_ns = (pending.client, template), pending.begin_ns + answer.refuses_ns
+            self._refusals.add(monotonic_ns(), kind, response, next_ns, answer.place_ns)
 
     def _authorize(self, route: HttpRoute, request: HttpRequest) -> None:
         """Count the request for its key, and check what the route needs.
@@ -137,9 +183,9 @@ class OipHandler:
             inference = self._known_requests.read(self._find_spec(route), route.version, request.body, header_length)
             if self._gateway.core.tracer is not None:
                 inference = _with_trace(request, inference)
-            pending = PendingInference(request, inference, respond)
-            on_answer = partial(self._on_answer, pending)
             client = self._client_of(request)
+            pending = PendingInference(request, inference, respond, client)
+            on_answer = partial(self._on_answer, pending)
             key = self._gateway.send(inference.predict, inference.buffers, on_answer, client)
             pending.cancel = partial(self._gateway.cancel, key)
             return pending.cancel_operation
@@ -159,6 +205,8 @@ class OipHandler:
             response = write_answer(inference.predict, inference.form, answer, buffers, self._gateway.find_spec)
         except Exception as error:
             response = _failed(request, error, answer.id)
+            if answer.place_ns and answer.status == REFUSED:
+                self._keep_refusal(pending, answer, response)
         if _is_compressed(request, response):
             compress = partial(_compress_whole, request, response)
             pending.cancel = _start_task(request, pending.respond, compress)

@@ -30,7 +30,7 @@ MAX_DIGITS = 9
 """Maximum number of digits of a JSON length. A longer number exceeds every limit."""
 
 
-class RequestTemplate(msgspec.Struct, frozen=True):
+class RequestTemplate(msgspec.Struct, frozen=True, eq=False):
     """Fields that requests for `spec` with the same text around their numbers have in common."""
 
     spec: ModelSpec
@@ -38,8 +38,12 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     form: ResponseFormat
 
 
-class BinaryTemplate(RequestTemplate, frozen=True):
+class BinaryTemplate(RequestTemplate, frozen=True, eq=False):
     """A request whose inputs are all binary data."""
+
+    def fits(self, body: bytes, begin: int, size: int) -> bool:
+        """Return whether a body of `size` bytes, of which `body` is the begin, differs in the data only."""
+        return begin + sum([tensor.nbytes for tensor in self.predict.inputs]) == size
 
     def read_buffers(self, body: bytes, begin: int) -> list[Buffer] | None:
         """Return the bytes of the inputs, whose data begins at `begin`. None: the parser must read the request."""
@@ -51,12 +55,17 @@ class BinaryTemplate(RequestTemplate, frozen=True):
         return buffers if end == len(body) else None
 
 
-class JsonTemplate(RequestTemplate, frozen=True):
+class JsonTemplate(RequestTemplate, frozen=True, eq=False):
     """A request whose only input is a flat list of JSON numbers, with `suffix` behind it."""
 
     suffix: bytes
     decoder: msgspec.json.Decoder[list[Any]]
     packer: struct.Struct
+
+    def fits(self, body: bytes, begin: int, size: int) -> bool:
+        """Return whether a body differs in the numbers only. False if it is not complete."""
+        end = size - len(self.suffix)
+        return len(body) == size and body.find(b"]", begin) + 1 == end and body.endswith(self.suffix)
 
     def read_buffers(self, body: bytes, begin: int) -> list[Buffer] | None:
         """Return the bytes of the input. None: the parser must read the request."""
@@ -94,6 +103,19 @@ class KnownRequests:
                 self._templates.clear()
             self._templates[key] = template
         return inference
+
+    def find(
+        self, model: str, version: str, header_length: bytes | None, body: bytes, size: int
+    ) -> BinaryTemplate | JsonTemplate | None:
+        """Return the template of a request that may equal earlier ones except for its data.
+
+        `body` is the body of `size` bytes. Of binary data, its first `TEMPLATE_BYTES` are enough.
+        """
+        begin = _data_begin(body, header_length)
+        if not 0 <= begin <= TEMPLATE_BYTES:
+            return None
+        template = self._templates.get((model, version, header_length, body[:begin]))
+        return template if template is not None and template.fits(body, begin, size) else None
 
 
 def _data_begin(body: bytes, header_length: bytes | None) -> int:

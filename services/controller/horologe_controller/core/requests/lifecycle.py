@@ -86,6 +86,8 @@ class RequestLifecycle:
         self._activity = observers.activity
         self.submitted: list[tuple[str, Submit, int]] = []
         """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
+        self._lasting: dict[str, Refusal] = {}
+        """Last refusal of each model that frontends may repeat. Holds no more models than are served."""
         self.awaited = AwaitedModels(catalogue, settings.max_queued, post)
 
     def admit_buffered(self, now_ns: int, submitters: Container[str]) -> None:
@@ -231,7 +233,30 @@ class RequestLifecycle:
             self._refusals.count(request.spec.name, request.spec.version, refusal.reason)
         else:
             sentence = f"its worker failed, and it was not run again: {sentence}"
-        self._finish(request, request.failure, sentence, max(0, refusal.retry_after_ns))
+        if request.failure == Status.REFUSED and refusal.place_ns:
+            self._keep_lasting(refusal)
+        retry_ns, refuses_ns = max(0, refusal.retry_after_ns), max(0, refusal.refuses_ns)
+        self._finish(request, request.failure, sentence, retry_ns, refuses_ns, refusal.place_ns)
+
+    def _keep_lasting(self, refusal: Refusal) -> None:
+        self._lasting[refusal.request.model] = refusal
+        if len(self._lasting) > len(self._cluster.specs):
+            self._lasting = {model: kept for model, kept in self._lasting.items() if model in self._cluster.specs}
+
+    def count_refused_again(self, now_ns: int, counts: Iterable[tuple[str, int]]) -> None:
+        """Count requests by model that a frontend has refused like the last refusal that lasts."""
+        for model, count in counts:
+            if (refusal := self._lasting.get(model)) is None:  # its model is not served any more
+                continue
+            request = refusal.request
+            self._refusals.count(request.spec.name, request.spec.version, refusal.reason, count)
+            if self._events.active:
+                self._events.record_arrivals(now_ns, [request] * count)
+                self._events.record_refusal(request, count)
+            if self._activity.active:
+                for _ in range(count):
+                    self._activity.record_refusal(now_ns, refusal)
+            self._scheduler.record_refused_again(now_ns, request, count, self._cluster)
 
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
@@ -274,9 +299,9 @@ class RequestLifecycle:
         self.awaited.pop_sender(submitter)
         self.table.discard_submitter(submitter)
 
-    def _finish(self, request: Request, status: Status, reason: str = "", retry_after_ns: int = 0) -> None:
+    def _finish(self, request: Request, status: Status, reason: str = "", *times_ns: int) -> None:
         """Remove a request and send its outcome."""
         request.action_id = FINISHED
         self.table.remove_request(request)
         if status != Status.CANCELLED:
-            self._post(Out(request.submitter, Outcome(request.submit_id, int(status), reason, retry_after_ns)))
+            self._post(Out(request.submitter, Outcome(request.submit_id, int(status), reason, *times_ns)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, s
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ admitted under overload ends as often just after its deadline as just before it:
 `edf` and `orloj` serve 0.4 of what they serve with it, and `horologe` 0.85 of requests with unlike budgets."""
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
+LASTING_NS = ms(10)
+"""Most for which a refusal lasts: Results, cancellations and other events may make room earlier than it says. The work
+ahead keeps the shares busy for longer than that, unless the budget is shorter."""
 WINDOW_NS = s(2)
 """Length of a window of `ShortestWait`. A request counts in its own window and in the next one."""
 
@@ -94,24 +97,29 @@ class Admission:
             return refusal
         late_ns = now_ns + cluster.latency.dispatch_ns + exec_ns - first.deadline_ns
         if late_ns > 0:
-            return Refusal(first, Reason.EXECUTION_TOO_LONG, late_ns)
+            shares = len(cluster.capable.get(first.model, ())) or 1
+            return Refusal(first, Reason.EXECUTION_TOO_LONG, late_ns, LASTING_NS, exec_ns // shares)
         if not counted or not self._enabled:
             return None
-        late_ns = _least_lateness_ns(now_ns, requests, exec_ns, cluster, queue)
-        return Refusal(first, Reason.WORK_AHEAD, late_ns) if late_ns > 0 else None
+        late_ns, fewer_ns, place_ns = _least_lateness_ns(now_ns, requests, exec_ns, cluster, queue)
+        if late_ns <= 0:
+            return None
+        refuses_ns = min(late_ns - (now_ns - first.arrival_ns), fewer_ns, LASTING_NS)
+        return Refusal(first, Reason.WORK_AHEAD, late_ns, refuses_ns, place_ns)
 
 
 def _least_lateness_ns(
     now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, queue: ModelQueue | None
-) -> int:
+) -> tuple[int, int, int]:
     """Return how much later than the first deadline the last request ends, in full batches on all capable shares.
 
-    These run them after what is in flight.
+    These run them after what is in flight. Also return the time until fewer queued requests count, and the work of
+    one request. Until then, a request with the same budget that comes a time later is less late by at most that time.
     """
     first = requests[0]
     shares = cluster.capable.get(first.model, ()) if first.share is None else (first.share,)
     budget_ns, time_ns, rows = first.deadline_ns - now_ns, exec_ns, len(requests) * first.rows
-    most_rows = rows + queue.rows if queue else rows
+    most_rows, fewer_ns, row_ns = rows + queue.rows if queue else rows, NEVER_NS, 0.0
     # one by one they would take longer; without shares, workers may reconnect in time
     if most_rows > first.rows and shares and (1 + RESERVED_PART) * most_rows * exec_ns > budget_ns * len(shares):
         times_ns = [(cluster.cached_exec_ns(now_ns, first.model, size)[1], size) for size in first.spec.batch_sizes]
@@ -119,10 +127,12 @@ def _least_lateness_ns(
         row_ns, batch_ns, size = min(fitting, default=(0.0, 0, 1))  # too late even on an idle share
         if queue:
             rows += queue.least_rows_between(now_ns + batch_ns, requests[-1].deadline_ns)
+            fewer_ns = queue.first_deadline_after(now_ns + batch_ns) - now_ns - batch_ns
         reserved_rows = RESERVED_PART * max(0, rows - len(shares) * size)
         ahead_ns = sum([share.exec.free_at(now_ns) - now_ns for share in shares])
         time_ns = max(exec_ns, (ahead_ns + int((rows + reserved_rows) * row_ns)) // len(shares))
-    return time_ns - budget_ns
+    place_ns = int((1 + RESERVED_PART) * first.rows * row_ns) // max(1, len(shares))
+    return time_ns - budget_ns, fewer_ns, place_ns
 
 
 def count_cost(now_ns: int, requests: Iterable[Request], queue: ModelQueue, cluster: Cluster) -> None:

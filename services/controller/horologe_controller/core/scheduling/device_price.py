@@ -33,8 +33,10 @@ class DevicePrice:
         self.declined: dict[Share, int] = {}
         """Share that is idle although it has batches -> until when its idle time has lowered the price."""
 
-    def record_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
+    def record_late(self, now_ns: int, request: Request, cluster: Cluster, count: int = 1) -> None:
         """Raise the price towards what the request would have been worth alone, unless no share holds its model.
+
+        `count`: number of equal requests.
 
         Without a loaded model, a LOAD was missing, not device time. What the request counts more for fairness does not
         raise the price: nothing else would start where a model starves that cannot be helped.
@@ -45,7 +47,7 @@ class DevicePrice:
         known = None if distributions is None else distributions.batch_moments([request], size)[0]
         rate = request.spec.weight / max(1, known or cluster.cached_exec_ns(now_ns, request.model, size)[0])
         if rate > self.rate:
-            self.rate += STEP * (rate - self.rate)
+            self.rate = rate - (1 - STEP) ** count * (rate - self.rate)
 
     def decline(
         self, start_ns: int, share: Share, strategy: Strategy, weight: float, busy: float, batch_ns: float

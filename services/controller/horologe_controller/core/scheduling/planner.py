@@ -136,6 +136,12 @@ class Planner:
         if self.loads.models_missing:
             self.loads.remove_requests(requests)
 
+    def record_refused_again(self, now_ns: int, request: Request, count: int, cluster: Cluster) -> None:
+        """See `Scheduler.record_refused_again`."""
+        if (queue := self.queues.find_queue(request)) is not None:
+            queue.record_loss(now_ns)
+        self.policy.on_refused_again(now_ns, request, count, cluster)
+
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """See `Scheduler.observe`."""
         if self.policy.on_result is not None:

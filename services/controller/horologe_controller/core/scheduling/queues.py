@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import COMPACT_ABOVE
 from horologe_controller.core.scheduling.client_order import ClientOrder
 
@@ -168,6 +169,11 @@ class ModelQueue:
         """Return how many rows have their deadlines between these times, at least: all, or one for each request."""
         place, end = bisect_left(self._deadlines, first_ns), bisect_right(self._deadlines, last_ns)
         return self.rows if end - place == len(self._requests) else max(0, end - place)
+
+    def first_deadline_after(self, at_ns: int) -> int:
+        """Return the first deadline at `at_ns` or later; `NEVER_NS` if there is none."""
+        place = bisect_left(self._deadlines, at_ns)
+        return self._deadlines[place] if place < len(self._deadlines) else NEVER_NS
 
     def count_filling(self, place: int, size: int) -> int:
         """Return how many requests from index `place` on make a batch of `size`; 0 if they are too few for that size.

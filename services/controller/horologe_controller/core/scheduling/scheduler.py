@@ -62,6 +62,9 @@ class Refusal(msgspec.Struct):
     request: Request
     reason: Reason
     retry_after_ns: int = 0
+    refuses_ns: int = 0
+    place_ns: int = 0
+    """See `Outcome.refuses_ns` and `Outcome.place_ns`."""
 
     def describe(self) -> str:
         """Return the sentence for the submitter, with the missing time, rounded up to microseconds, if it is known."""
@@ -97,6 +100,9 @@ class Scheduler(Protocol):
 
     def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
         """Decide. Read and clear `cluster.changes`. The requests that the plan starts or refuses are dequeued."""
+
+    def record_refused_again(self, now_ns: int, request: Request, count: int, cluster: Cluster) -> None:
+        """Record that `count` requests have come since the last one, and were refused as `request` was on arrival."""
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """Take note that an INFER ran for `took_ns`. The estimates have it already."""

@@ -113,6 +113,9 @@ class SchedulingPolicy:
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Called after a request with a deadline was refused because devices had no time for it."""
 
+    def on_refused_again(self, now_ns: int, request: Request, count: int, cluster: Cluster) -> None:
+        """Called after `count` requests have arrived, and were refused because devices had no time for `request`."""
+
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Called before a batch is taken from its queue. Return whether the ranks of all queues have changed."""
         return False
