@@ -15,7 +15,7 @@ from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.recording.recording_file import Ticked, read_segments
 from horologe_common.status import Status
 from horologe_common.wire import Answer
-from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+from horologe_controller.core.scheduling.decisions import SENTENCES, Reason
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.explaining.recorded_requests import find_requests

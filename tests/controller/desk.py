@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
     from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.scheduling.decisions import Refusal
     from horologe_controller.core.scheduling.planner import Planner
-    from horologe_controller.core.scheduling.scheduler import Refusal
 
 NOW = s(1000)
 

@@ -15,7 +15,7 @@ from horologe_common.wire import (
     Models,
     Outcome,
 )
-from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+from horologe_controller.core.scheduling.decisions import SENTENCES, Reason
 
 
 def test_a_hopeless_request_is_refused_at_once_with_the_missing_time(scheduler: str) -> None:

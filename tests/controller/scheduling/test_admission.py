@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.desk import NOW, Desk, SchedulerDesk
 from harness.builders import a_spec
-from horologe_controller.core.scheduling.scheduler import Refusal
+from horologe_controller.core.scheduling.decisions import Refusal
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 

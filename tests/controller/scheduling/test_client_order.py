@@ -16,8 +16,8 @@ from harness.builders import a_spec
 from horologe_common.clock import ms, s
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.client_order import KNOWN_CLIENTS, share_batch
+from horologe_controller.core.scheduling.decisions import Reason, Refusal
 from horologe_controller.core.scheduling.queues import ModelQueue
-from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings

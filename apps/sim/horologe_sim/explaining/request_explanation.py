@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+from horologe_controller.core.scheduling.decisions import SENTENCES, Reason
 
 if TYPE_CHECKING:
     from horologe_sim.explaining.request_history import Attempt, LoadHistory, RequestHistory, SubmitHistory, Work

@@ -11,7 +11,7 @@ from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.core.cluster.dynamic_pace import profiled_slowness
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Action
-from horologe_controller.core.scheduling.scheduler import Reason
+from horologe_controller.core.scheduling.decisions import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Lane
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.scheduler import Batch, Decisions
+    from horologe_controller.core.scheduling.decisions import Batch, Decisions
 
 PREDICTION_ERROR, COMPLETION_ERROR = "horologe_prediction_error_seconds", "horologe_completion_error_seconds"
 STATUS_NAMES = {int(status): status.name for status in Status}

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from horologe_common.rollouts import ControllerState
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling import scheduler
+    from horologe_controller.core.scheduling.decisions import Decisions
     from horologe_controller.settings import ControllerSettings
 
 PING_NS = ms(250)
@@ -185,7 +185,7 @@ class Controller:
             self._requests.requeue_revised(now_ns, changes.revised_models)
             changes.revised_models.clear()
 
-    def _plan(self, now_ns: int) -> scheduler.Decisions:
+    def _plan(self, now_ns: int) -> Decisions:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
         self.out += self._actions.carry_out(now_ns, plan)

@@ -27,7 +27,7 @@ STREAM_NS = s(5)
 class ClusterChanges:
     """Changes of the cluster since the last `clear`.
 
-    The mirror writes through the `mark_*` methods. `Scheduler.plan` reads and clears all but the last two,
+    The mirror writes through the `mark_*` methods. `Planner.plan` reads and clears all but the last two,
     `Controller._adopt_model_changes` those.
     """
 

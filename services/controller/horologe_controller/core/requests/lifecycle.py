@@ -22,7 +22,7 @@ from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.requests.awaited_models import AwaitedModels
 from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
 from horologe_controller.core.requests.request_table import RequestTable
-from horologe_controller.core.scheduling.scheduler import Reason, Refusal
+from horologe_controller.core.scheduling.decisions import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.model_catalogue import ModelCatalogue
-    from horologe_controller.core.scheduling.scheduler import Scheduler
+    from horologe_controller.core.scheduling.planner import Planner
     from horologe_controller.settings import ControllerSettings
 
 ATTEMPTS = 3
@@ -69,7 +69,7 @@ class RequestLifecycle:
         self,
         settings: ControllerSettings,
         cluster: Cluster,
-        scheduler: Scheduler,
+        scheduler: Planner,
         catalogue: ModelCatalogue,
         post: Callable[[Out], None],
         observers: RequestObservers,

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, s
-from horologe_controller.core.scheduling.scheduler import Reason, Refusal
+from horologe_controller.core.scheduling.decisions import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.scheduling.scheduler import Reason, Refusal
+from horologe_controller.core.scheduling.decisions import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.scheduling.decisions import Decisions
     from horologe_controller.core.scheduling.loading.demand import Demand
-    from horologe_controller.core.scheduling.scheduler import Decisions
     from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
 

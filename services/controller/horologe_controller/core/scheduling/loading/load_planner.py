@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.decisions import Decisions
     from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
-    from horologe_controller.core.scheduling.scheduler import Decisions
     from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
 

@@ -1,17 +1,13 @@
-"""Interface between the controller and its scheduler: what to start, load, unload and refuse."""
+"""Decisions of a scheduler: what to start, load, unload and refuse."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
 
@@ -74,7 +70,7 @@ class Refusal(msgspec.Struct):
 class Decisions(msgspec.Struct):
     """Decisions, to be carried out in this order: refuse, unload, load, start.
 
-    A plan has at most one LOAD. If `replan`, another may follow: `Scheduler.plan` is called again at once, with the
+    A plan has at most one LOAD. If `replan`, another may follow: `Planner.plan` is called again at once, with the
     LOAD in the mirror.
     """
 
@@ -84,25 +80,3 @@ class Decisions(msgspec.Struct):
     refuse: list[Refusal]
     wake_ns: int | None
     replan: bool = False
-
-
-class Scheduler(Protocol):
-    """Queues requests and plans actions. Deterministic: no clock, no randomness, no iteration over sets."""
-
-    def add(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> list[Refusal]:
-        """Queue requests for one queue: equal in model, shape and best effort. Return refusals of those not queued."""
-
-    def remove(self, request: Request) -> None:
-        """Remove a queued request (cancelled)."""
-
-    def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
-        """Decide. Read and clear `cluster.changes`. The requests that the plan starts or refuses are dequeued."""
-
-    def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
-        """Take note that an INFER ran for `took_ns`. The estimates have it already."""
-
-    def __len__(self) -> int:
-        """Return the number of queued requests."""
-
-    def check(self) -> None:
-        """Assert the invariants of its queues."""
