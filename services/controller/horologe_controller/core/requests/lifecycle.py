@@ -20,7 +20,7 @@ from horologe_controller.core.actions import ActionMetrics
 from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.requests.awaited_models import AwaitedModels
-from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
+from horologe_controller.core.requests.request import Request
 from horologe_controller.core.requests.request_table import RequestTable
 from horologe_controller.core.scheduling.decisions import Reason, Refusal
 
@@ -41,8 +41,6 @@ the reason."""
 ROWS_SHIFT = 40
 """Requests of several rows for a dynamic model have a queue for each number of rows, which is above these bits of the
 shape key. Batches by distributions have one row for each request: a mixed queue would be planned by the profile."""
-ANSWERED = (int(Status.OK), int(Status.FAILED))
-"""Statuses of a row whose answer is in the worker's Outputs."""
 
 
 @lru_cache(1024)
@@ -165,7 +163,7 @@ class RequestLifecycle:
         largest, dynamic = self._cluster.admitted.get(model, spec), model in self._cluster.distributions
         valid: list[Request] = []
         for request in requests:
-            request.action_id = UNPLACED
+            request.action_id = 0
             request.spec = spec
             if not served:
                 self._finish(request, *self._catalogue.explain_unserved(model))
@@ -236,6 +234,7 @@ class RequestLifecycle:
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
         failed, batch_status, retried = {row.id: row.status for row in result.rows}, result.status, []
+        answered = Status.OK, Status.FAILED  # the answer is in the worker's Outputs
         for row, request in enumerate(action.requests):
             if request.action_id != action.id:  # finished already, or planned again because the action was overdue
                 if batch_status == Status.CANCELLED:
@@ -245,8 +244,8 @@ class RequestLifecycle:
             if status == Status.LOST and request.step is not None:
                 self._finish(request, Status.LOST, result.reason)
                 continue
-            if status in ANSWERED:
-                request.action_id = FINISHED
+            if status in answered:
+                request.action_id = 0
                 self.table.remove_request(request)
                 continue
             if status != Status.TOO_LATE:  # retried while the deadline allows
@@ -276,7 +275,7 @@ class RequestLifecycle:
 
     def _finish(self, request: Request, status: Status, reason: str = "", retry_after_ns: int = 0) -> None:
         """Remove a request and send its outcome."""
-        request.action_id = FINISHED
+        request.action_id = 0
         self.table.remove_request(request)
         if status != Status.CANCELLED:
             self._post(Out(request.submitter, Outcome(request.submit_id, int(status), reason, retry_after_ns)))

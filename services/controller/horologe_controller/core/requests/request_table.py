@@ -33,32 +33,7 @@ class RequestTable:
     ) -> Request:
         """Return a new request. The caller adds it to the open requests of the submitter."""
         self._last_id += 1
-        request = Request(
-            self._last_id,
-            sender,
-            submit.id,
-            spec,
-            submit.model,
-            submit.rows,
-            submit.holder,
-            submit.input_id,
-            arrival_ns,
-            deadline_ns,
-            submit.best_effort,
-            submit.shape_key,
-            submit.length,
-            submit.application,
-            submit.solo,
-            submit.traceparent,
-            submit.budget_ns,
-            submit.client,
-            step=submit.step,
-        )
-        if submit.solo:
-            request.shape_key = -request.id  # unique, so that the request is never batched with others
-            if submit.best_effort and submit.urgent_after_ns:
-                request.urgent_ns = arrival_ns + submit.urgent_after_ns
-        return request
+        return Request(self._last_id, sender, submit, spec, arrival_ns, deadline_ns)
 
     def of_submitter(self, submitter: str) -> dict[int, Request]:
         """Return the open requests of a submitter by its ids."""
