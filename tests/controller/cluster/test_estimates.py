@@ -19,7 +19,8 @@ from horologe_controller.core.cluster.estimates import (
     ShareTrials,
     new_pace,
 )
-from horologe_controller.core.cluster.lane import Action, MessageLatency
+from horologe_controller.core.cluster.lane import Action
+from horologe_controller.core.cluster.message_latency import MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
@@ -222,7 +223,7 @@ def test_the_margin_covers_batches_that_take_longer_than_predicted() -> None:
     for number in range(200):
         start_ns = number * ms(20)
         end_ns = start_ns + ms(10) + (ms(3) if number % 50 == 0 else 0)
-        action = Action(number, "infer", share, "m", 1, [], start_ns, start_ns, 0, ms(10), start_ns + ms(10))
+        action = Action(number, share, "m", 1, [], start_ns, start_ns, ms(10))
         latency.observe(end_ns, action, start_ns, end_ns)
     assert latency.reserved_ns(end_ns, ms(100), ms(10), 0, ms(1)) == ms(3)
 

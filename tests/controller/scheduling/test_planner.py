@@ -149,8 +149,7 @@ def test_a_policy_that_ignores_deadlines_needs_no_wake_up_for_them() -> None:
 def test_an_action_that_ends_before_its_turn_changes_nothing_for_the_one_that_runs() -> None:
     lane, share = Lane(), next(Desk("clockwork", [()]).cluster.shares())
     first, second = (
-        Action(number, "infer", share, "m/1", 1, [], NOW, NOW + ms(begin), NOW + ms(begin + 100), ms(100), 0)
-        for number, begin in ((1, 0), (2, 100))
+        Action(number, share, "m/1", 1, [], NOW, NOW + ms(begin), ms(100)) for number, begin in ((1, 0), (2, 100))
     )
     lane.pending = {1: first, 2: second}
     lane.finish_action(second, NOW + ms(97))

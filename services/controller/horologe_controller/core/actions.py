@@ -169,7 +169,7 @@ class Actions:
         action = self._append_load(self._next_id(), now_ns, share, model, start_ns, expected_ns)
         worker = self._cluster.workers[share.worker]
         earliest_ns = now_ns + worker.offset_ns()
-        latest_ns = earliest_ns + (action.end_ns - now_ns) + ACTION_GRACE_NS
+        latest_ns = earliest_ns + (action.promised_ns - now_ns) + ACTION_GRACE_NS
         load = Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns, worker.last_register)
         return Out(share.worker, load)
 
@@ -184,20 +184,18 @@ class Actions:
         return self._last_id
 
     def _append_infer(self, now_ns: int, batch: Batch) -> Action:
-        estimate, end_ns = batch.share.estimates.get(batch.model), batch.start_ns + batch.expected_ns
+        share, size, estimate = batch.share, batch.batch_size, batch.share.estimates.get(batch.model)
+        slack_ns = estimate.slack_ns(size) if estimate else 0
         action = Action(
             self._next_id(),
-            "infer",
-            batch.share,
+            share,
             batch.model,
-            batch.batch_size,
+            size,
             batch.requests,
             now_ns,
             batch.start_ns,
-            end_ns,
             batch.expected_ns,
-            end_ns,
-            estimate.slack_ns(batch.batch_size) if estimate else 0,
+            slack_ns,
         )
         self._append(action)
         return action
@@ -205,21 +203,9 @@ class Actions:
     def _append_load(
         self, action_id: int, now_ns: int, share: Share, model: str, start_ns: int, expected_ns: int
     ) -> Action:
-        spec, end_ns = self._cluster.specs.get(model), start_ns + expected_ns
-        action = Action(
-            action_id,
-            "load",
-            share,
-            model,
-            LOAD_SIZE,
-            [],
-            now_ns,
-            start_ns,
-            end_ns,
-            expected_ns,
-            end_ns,
-            is_beside=spec is not None and spec.loads_beside,
-        )
+        spec = self._cluster.specs.get(model)
+        is_beside = spec is not None and spec.loads_beside
+        action = Action(action_id, share, model, LOAD_SIZE, [], now_ns, start_ns, expected_ns, is_beside=is_beside)
         self._append(action)
         return action
 

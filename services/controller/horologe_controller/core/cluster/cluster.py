@@ -9,7 +9,7 @@ from horologe_controller.core.cluster.capable_shares import CapableShares
 from horologe_controller.core.cluster.clock_offset import ClockOffset
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
-from horologe_controller.core.cluster.lane import RETURN_WINDOW, MessageLatency
+from horologe_controller.core.cluster.message_latency import RETURN_WINDOW, MessageLatency
 from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share

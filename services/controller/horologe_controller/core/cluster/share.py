@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from horologe_common import wire
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
-    from horologe_controller.core.cluster.lane import MessageLatency
+    from horologe_controller.core.cluster.message_latency import MessageLatency
 
 
 STREAM_NS = s(5)
