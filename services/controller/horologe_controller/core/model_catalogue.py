@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from horologe_common.wire import Admit, Register
-    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
-    from horologe_controller.core.cluster.runnable import WorkerModel
     from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.cluster.worker_mirror import WorkerMirror, WorkerModel
     from horologe_controller.core.requests.request import Request
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")

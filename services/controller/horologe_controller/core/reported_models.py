@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from horologe_common.core.protocol import instance
 from horologe_common.models import ModelSpec, Profile
 from horologe_common.wire import ModelState
-from horologe_controller.core.cluster.estimates import missing_batch_sizes
+from horologe_controller.core.cluster.worker_mirror import missing_batch_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

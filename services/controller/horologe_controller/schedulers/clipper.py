@@ -17,7 +17,6 @@ from msgspec import Meta
 
 from horologe_common.core.instruments import quantile
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY
-from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
@@ -113,7 +112,6 @@ class Clipper(SchedulingPolicy):
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
-        self.waits = self._waits = QueueWaits()
         self._limits: dict[Share, dict[str, BatchLimit]] = {}
 
     def limit(self, share: Share, model: str) -> BatchLimit:
@@ -129,7 +127,7 @@ class Clipper(SchedulingPolicy):
             if size <= most and (count := queue.count_filling(0, size)):
                 waits_until_ns = first.arrival_ns + self.parameters.delay_ns
                 if size < full and start_ns < waits_until_ns:
-                    self._waits.hold_queue(queue, waits_until_ns)
+                    self.waits.hold_queue(queue, waits_until_ns)
                     return None
                 rank = Rank(WHEN_DRY, first.arrival_ns, first.id)
                 return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))

@@ -14,7 +14,6 @@ from msgspec import Meta
 
 from horologe_common.clock import us
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY, BatchWindow, find_window, target_size
-from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.settings import ControllerSettings
 
 START_DELAY_NS = us(200)
 """A batch must make its deadlines even if it begins this much late: message latency to an idle device, a turn of the
@@ -44,10 +42,6 @@ class Deferred(SchedulingPolicy):
     Parameters = DeferredParameters
     parameters: DeferredParameters
 
-    def __init__(self, settings: ControllerSettings) -> None:
-        super().__init__(settings)
-        self.waits = self._waits = QueueWaits()
-
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the largest batch of the queue once it cannot become larger in time."""
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
@@ -67,7 +61,7 @@ class Deferred(SchedulingPolicy):
         if larger is not None:
             closes_ns = first.deadline_ns - expect_ns(larger)
             if start_ns < closes_ns:
-                self._waits.hold_queue(queue, closes_ns - START_DELAY_NS)
+                self.waits.hold_queue(queue, closes_ns - START_DELAY_NS)
                 return None
         rank = Rank(WHEN_DRY, first.deadline_ns - expected_ns, first.id)
         return Strategy(rank, queue, window.size, range(window.place, window.place + window.requests), expected_ns)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
-from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.core.traffic import LEAST_BUDGET, Traffic
@@ -80,7 +79,6 @@ class Horologe(SchedulingPolicy):
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
-        self.waits = self._waits = QueueWaits()
         self._cluster: Cluster | None = None
         self.traffic = Traffic()
         self._price = self.traffic.price
@@ -105,7 +103,7 @@ class Horologe(SchedulingPolicy):
         until_ns = self._price.decline(start_ns, share, strategy, weight, busy, self.traffic.batch_ns)
         if until_ns <= start_ns:
             return strategy
-        self._waits.hold_queue(queue, until_ns)
+        self.waits.hold_queue(queue, until_ns)
         return None
 
     def _largest_size(self, now_ns: int, share: Share, queue: ModelQueue) -> int:

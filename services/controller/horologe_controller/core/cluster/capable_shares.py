@@ -5,13 +5,57 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, LOAD_SIZE, Estimate, ModelProfiles, new_pace
-from horologe_controller.core.cluster.share_reports import begin_standby, end_standby
+from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, LOAD_SIZE, Estimate, new_pace, profiled_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from horologe_common.models import Profile
     from horologe_controller.core.cluster.planned_models import PlannedModels
-    from horologe_controller.core.cluster.share import ClusterChanges, Share
+    from horologe_controller.core.cluster.residency import ClusterChanges
+    from horologe_controller.core.cluster.share import Share
+
+    ProfiledDurations = dict[int, int]
+    """Durations in ns by batch size, LOAD under `LOAD_SIZE`."""
+
+
+class ModelProfiles:
+    """Distinct profiles of the shares that can run each model. The last one is kept when no share can."""
+
+    def __init__(self) -> None:
+        self._seeds: dict[str, dict[tuple[tuple[int, int], ...], ProfiledDurations]] = {}
+        self._shortest_ns: dict[tuple[str, int], int] = {}
+        """Results of `shortest_ns` since the last change."""
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._seeds
+
+    def add_profile(self, model: str, profile: Profile) -> ProfiledDurations:
+        """Return the profile's durations, as one object for all shares with an equal profile."""
+        self._shortest_ns.clear()
+        seed = {LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns}
+        return self._seeds.setdefault(model, {}).setdefault(tuple(seed.items()), seed)
+
+    def discard_unused(self, model: str, capable: Iterable[Share]) -> None:
+        """Discard the profiles that none of the capable shares uses, but for the last."""
+        seeds = self._seeds[model]
+        for key, seed in list(seeds.items()):
+            if len(seeds) > 1 and not any(share.estimates[model].seed_ns is seed for share in capable):
+                del seeds[key]
+                self._shortest_ns.clear()
+
+    def discard_model(self, model: str) -> None:
+        self._shortest_ns.clear()
+        del self._seeds[model]
+
+    def shortest_ns(self, model: str, size: int) -> int:
+        """Return the shortest profiled duration of a batch of `size`; 0 if no share could ever run the model."""
+        shortest_ns = self._shortest_ns.get((model, size))
+        if shortest_ns is None:
+            seeds = self._seeds.get(model, {}).values()
+            shortest_ns = min([profiled_ns(seed, size) for seed in seeds], default=0)
+            self._shortest_ns[model, size] = shortest_ns
+        return shortest_ns
 
 
 class CapableShares:
@@ -32,7 +76,7 @@ class CapableShares:
     def update_share(self, share: Share, model: str, profile: Profile | None, content_hash: str) -> None:
         """Let the share run the model, stand by, or neither. `profile`: None if it could not run it without a plan."""
         if profile is not None and self._planned.permits(share, model):
-            end_standby(share, model)
+            share.end_standby(model)
             seed = self.profiles.add_profile(model, self._planned.adjust_profile(share, model, profile))
             # The pace of a share is relative to measured profiles.
             pace = share.pace if profile.measured else new_pace(NEVER_NS)
@@ -40,7 +84,7 @@ class CapableShares:
             self._add_share(share, model, Estimate(seed, pace, content_hash, share.trials, slack_ns))
         elif profile is not None and self._planned.stands_by(share, model):
             self._withdraw_share(share, model)
-            begin_standby(share, model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))
+            share.begin_standby(model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))
         else:
             self.withdraw_model(share, model)
 
@@ -58,7 +102,7 @@ class CapableShares:
 
     def withdraw_model(self, share: Share, model: str) -> None:
         """Record that the share cannot run the model (any more)."""
-        withdrawn = self._withdraw_share(share, model) or end_standby(share, model)
+        withdrawn = self._withdraw_share(share, model) or share.end_standby(model)
         if withdrawn and model in share.resident:
             self._changes.mark_unservable(share, model)
 

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ms
 from horologe_controller.core.cluster.capable_shares import CapableShares
-from horologe_controller.core.cluster.clock_offset import ClockOffset
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.message_latency import RETURN_WINDOW, MessageLatency
 from horologe_controller.core.cluster.planned_models import PlannedModels
-from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
-from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
-from horologe_controller.core.cluster.share_reports import adopt_pages, adopt_report
-from horologe_controller.core.cluster.stalls import Stalls
+from horologe_controller.core.cluster.residency import ClusterChanges, ModelResidency
+from horologe_controller.core.cluster.share import Share
+from horologe_controller.core.cluster.worker_mirror import runnable_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,63 +20,12 @@ if TYPE_CHECKING:
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Register
-    from horologe_controller.core.cluster.runnable import WorkerModel
+    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
 
 CACHE_NS = ms(5)
 """Lifetime of a cached minimum per share asked (`cached_exec_ns`). Refusals are decided with `best_exec_ns` instead."""
-
-
-class WorkerMirror:
-    """A connected worker process. `same_host`: it shares the controller's monotonic clock."""
-
-    def __init__(self, address: str, same_host: bool) -> None:
-        self.address = address
-        self.same_host = same_host
-        self.draining = False
-        self.last_register = 0
-        """Number of its last Register."""
-        self.clock = ClockOffset()
-        self.stalls = Stalls()
-        self.shares: dict[int, Share] = {}
-        self.models: dict[str, WorkerModel] = {}
-        """Model key -> (spec, profile, reason, note). Without a profile the worker cannot serve it, for the reason."""
-        self.loading: dict[str, str] = {}
-        """Models that the worker cannot serve yet -> what it does to them."""
-        self.retired: dict[str, bool] = {}
-        """Models that the worker's repository has no more, and that it serves while they are loaded."""
-        self._load_failures: dict[str, tuple[str, str]] = {}
-        """Models that no share could load -> (content, reason)."""
-
-    @property
-    def reachable(self) -> bool:
-        """Return whether actions can be sent. A worker on another host needs a measured clock offset first."""
-        return (self.same_host or self.clock.is_measured) and not self.draining
-
-    def offset_ns(self) -> int:
-        """Return what to add to the controller's time to get the worker's; 0 on the same host."""
-        return 0 if self.same_host else self.clock.offset_ns
-
-    def update_models(self, message: Register) -> None:
-        """Replace the models by those that the worker reports.
-
-        A model that could not be loaded stays unavailable until its content changes or an operator loads it.
-        """
-        self.models = servable_models(message)
-        self.loading = {report.spec.key: report.loading for report in message.models if report.loading}
-        self.retired = {report.spec.key: True for report in message.models if report.retired}
-        if message.scans is None or message.scans:
-            self._load_failures.clear()
-        for key, (content_hash, reason) in self._load_failures.items():
-            if key in self.models and self.models[key][0].content_hash == content_hash:
-                self.models[key] = (self.models[key][0], None, reason, "")
-
-    def mark_load_failed(self, key: str, reason: str) -> None:
-        """Record that no share of the worker can load a model."""
-        spec = self.models[key][0]
-        self.models[key] = (spec, None, reason, "")
-        self._load_failures[key] = (spec.content_hash, reason)
 
 
 class Cluster:
@@ -124,7 +71,7 @@ class Cluster:
                 share = self._add_share(worker, report)
                 self.devices.add_share(share, message.device_info)
             else:
-                adopt_report(share, report, {key: worker.models[key][0].pages for key in changed})
+                share.adopt_report(report, {key: worker.models[key][0].pages for key in changed})
             share.reset_load_backoff()
             for key in [key for key in (*share.estimates, *share.standby) if key not in worker.models]:
                 self.capable_shares.withdraw_model(share, key)
@@ -179,7 +126,7 @@ class Cluster:
         self._last_index += 1
         share = Share(worker.address, report, self._last_index, self.residency, self.latency)
         worker.shares[report.share] = share
-        adopt_pages(share, report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
+        share.adopt_pages(report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
         return share
 
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:

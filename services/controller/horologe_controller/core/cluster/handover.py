@@ -11,8 +11,9 @@ from horologe_common.wire import Drain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 
 HANDOVER_NS = s(3)
 """Longest time that a worker is kept for the LOADs of its models elsewhere. It has `links.drain_ns` (10 s) in all."""

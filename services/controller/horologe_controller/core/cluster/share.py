@@ -14,85 +14,17 @@ from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials, n
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Lane
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horologe_common import wire
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.message_latency import MessageLatency
+    from horologe_controller.core.cluster.residency import ClusterChanges, ModelResidency
 
 
 STREAM_NS = s(5)
 """Time after a step for which its stream counts as open here: only its submitter knows when it ends."""
-
-
-class ClusterChanges:
-    """Changes of the cluster since the last `clear`.
-
-    The mirror writes through the `mark_*` methods. `Planner.plan` reads and clears all but the last two,
-    `Controller._adopt_model_changes` those.
-    """
-
-    def __init__(self) -> None:
-        self.shares: dict[Share, bool] = {}
-        """Changed shares. True: the share is reachable now, or the set of models that it can hold changed."""
-        self.resident_models: dict[tuple[Share, str], bool] = {}
-        """Models that were placed on a share or removed from it."""
-        self.shares_reconfigured = False
-        """True if `shares` contains a True."""
-        self.revised_models: dict[str, bool] = {}
-        """Models with a new spec, and models that no share can run any more. Their requests are queued again."""
-        self.unservable: dict[tuple[Share, str], bool] = {}
-        """Models that occupy pages of a share which cannot run them any more. They are unloaded."""
-
-    def mark_share(self, share: Share) -> None:
-        """Record that the actions or the models of the share have changed."""
-        self.shares.setdefault(share, False)
-
-    def mark_reconfigured(self, share: Share) -> None:
-        """Record that the share can hold other models than before, or can be reached now."""
-        self.shares[share] = self.shares_reconfigured = True
-
-    def mark_residency(self, share: Share, model: str) -> None:
-        """Record that the model was placed on the share or removed from it."""
-        self.shares.setdefault(share, False)
-        self.resident_models[share, model] = True
-
-    def mark_revised(self, model: str) -> None:
-        """Record that requests for the model have to be queued again."""
-        self.revised_models[model] = True
-
-    def mark_unservable(self, share: Share, model: str) -> None:
-        """Record that the share holds the model and cannot run it."""
-        self.unservable[share, model] = True
-
-    def clear(self) -> None:
-        """Start an empty record for the next plan."""
-        self.shares.clear()
-        self.resident_models.clear()
-        self.shares_reconfigured = False
-
-
-class ModelResidency:
-    """Shares that hold each model (resident or being loaded). Shares keep it up to date."""
-
-    def __init__(self, changes: ClusterChanges) -> None:
-        self.shares_of: dict[str, dict[Share, bool]] = {}
-        """Model key -> share -> whether the model is resident there already."""
-        self._changes = changes
-
-    def add_model(self, share: Share, model: str, *, resident: bool) -> None:
-        self.shares_of.setdefault(model, {})[share] = resident
-        self._changes.mark_residency(share, model)
-
-    def remove_model(self, share: Share, model: str) -> None:
-        shares = self.shares_of[model]
-        del shares[share]
-        if not shares:
-            del self.shares_of[model]
-        self._changes.mark_residency(share, model)
-
-    def count_resident(self, model: str) -> int:
-        """Return the number of shares where the model is resident."""
-        return sum(self.shares_of.get(model, {}).values())
 
 
 class Share:
@@ -127,7 +59,7 @@ class Share:
         self.estimates: dict[str, Estimate] = {}
         """Estimates of the models that the share may run."""
         self.standby: dict[str, Estimate] = {}
-        """Estimates of the models that the share only keeps loaded: the plan may switch them to it (`standby.py`)."""
+        """Estimates of the models that the share only keeps loaded: the plan may switch them to it."""
         self.held: dict[str, float] = {}
         """Loaded standby models -> pages. Schedulers do not see them."""
         self.pace = new_pace()
@@ -188,6 +120,48 @@ class Share:
             self.pages_free += self.resident.pop(model)
             self.unused.pop(model, None)
             self.residency.remove_model(self, model)
+
+    def adopt_pages(self, report: wire.Share, pages: Mapping[str, float]) -> None:
+        """Mirror what a new share holds and loads. `pages`: of the models that its worker reports."""
+        held = {**dict.fromkeys(report.resident, False), **{key: True for key, _ in report.loading}}
+        for model, loading in held.items():
+            if model in pages:
+                self.reserve_pages(model, pages[model], loading=loading)
+
+    def adopt_report(self, report: wire.Share, changed: Mapping[str, float]) -> None:
+        """Adopt what the worker did to models whose content changed: unloaded them, or reduced them to these pages.
+
+        A Result precedes the report of the model that it made resident, so what is missing there has been unloaded.
+        """
+        reported = {*report.resident, *(key for key, _ in report.loading)}
+        for models in (self.resident, self.held):
+            for model in [model for model in models if model in changed]:
+                if model not in reported:
+                    self.unload_model(model)
+                elif (surplus := models[model] - changed[model]) > 0:
+                    models[model] = changed[model]
+                    self.pages_free += surplus
+
+    def begin_standby(self, model: str, estimate: Estimate) -> None:
+        """Hide the model from schedulers. It stays loaded, or is loaded as a model that the plan keeps on the share."""
+        if model in self.standby:
+            return
+        if model in self.resident or model in self.loading:
+            self.residency.remove_model(self, model)
+        self.standby[model] = estimate
+        if model in self.resident:
+            self.held[model] = self.resident.pop(model)
+            self.unused.pop(model, None)
+
+    def end_standby(self, model: str) -> bool:
+        """Show the model to schedulers again if it stands by. Return whether it does."""
+        if self.standby.pop(model, None) is None:
+            return False
+        if model in self.held:
+            self.resident[model] = self.held.pop(model)
+        if model in self.resident or model in self.loading:
+            self.residency.add_model(self, model, resident=model in self.resident)
+        return True
 
     def mark_used(self, model: str) -> None:
         """Make the model the most recently used."""

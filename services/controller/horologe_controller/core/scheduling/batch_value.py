@@ -13,11 +13,10 @@ from collections.abc import Sequence  # compiled named tuples evaluate their ann
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_controller.core.longest_row import HOPELESS_QUANTILE
+from horologe_controller.core.runtime_distributions import HOPELESS_QUANTILE
 
 if TYPE_CHECKING:
-    from horologe_controller.core.longest_row import LongestRow
-    from horologe_controller.core.runtime_distributions import RuntimeDistributions
+    from horologe_controller.core.runtime_distributions import LongestRow, RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.strategy import Rank
 

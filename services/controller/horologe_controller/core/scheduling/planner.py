@@ -18,7 +18,6 @@ from horologe_controller.core.scheduling.decisions import Batch, Decisions, Reas
 from horologe_controller.core.scheduling.late_refusals import LateRefusals
 from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.look_ahead import LookAhead, look_ahead
-from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
 
@@ -48,7 +47,7 @@ class Planner:
         self.admission = Admission(settings.admission)
         self.loads = LoadPlanner(settings, self.queues, policy.traffic)
         self.late_refusals = LateRefusals(policy, self.queues, self._on_dequeued)
-        self.waits = policy.waits or QueueWaits()
+        self.waits = policy.waits
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         self.rankings = ShareRankings(policy.best_batch, self.best_effort.best_batch, policy.rank_bound)
         self._idle: dict[Share, bool] = {}
