@@ -39,7 +39,6 @@ from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.dynamic_pace import observe_batch
-from horologe_controller.core.cluster.handover import Handovers
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.report_checks import failed_result
 from horologe_controller.core.cluster.share import LoadBackoff
@@ -88,8 +87,7 @@ class Controller:
         observers = RequestObservers(self._metrics, self._events, self._activity)
         self._requests = RequestLifecycle(settings, self.cluster, self.scheduler, self.catalogue, self._post, observers)
         self._actions = Actions(address, self.cluster)
-        self._handovers = Handovers(self.cluster, self._actions.load_model)
-        self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, self._handovers, host)
+        self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, host)
         self._load_backoff = load_backoff or LoadBackoff()
         self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
@@ -146,8 +144,8 @@ class Controller:
         if self.catalogue.discovery.missing and self.catalogue.discovery.update(now_ns):
             self.out.extend(self.catalogue.refresh_and_announce())
             self._requests.admit_awaited()
-        if self._handovers.until_ns:
-            self.out.extend(self._handovers.release_finished(now_ns))
+        if self._workers.handovers:
+            self.out.extend(self._workers.release_finished(now_ns))
         if self.catalogue.switches.pending:
             self.out.extend(self.catalogue.advance_switches(now_ns))
         self._adopt_model_changes(now_ns)
@@ -176,7 +174,7 @@ class Controller:
     def _adopt_model_changes(self, now_ns: int) -> None:
         """Unload what lost its requests and what shares cannot run, and requeue the requests of revised models."""
         changes = self.cluster.changes
-        if self.catalogue.released.keys:
+        if self.catalogue.released:
             self.out.extend(self._actions.unload_models(self.catalogue.pop_released(now_ns, self._requests.table)))
         if changes.unservable:
             self.out.extend(self._actions.unload_unservable(changes.unservable))
@@ -201,8 +199,7 @@ class Controller:
             wakes.append(self._requests.awaited.next_ns())
         if self.catalogue.switches.pending:
             wakes.append(self.catalogue.switches.next_ns())
-        if self._handovers.until_ns:
-            wakes.extend(self._handovers.until_ns.values())
+        wakes.extend([until_ns for until_ns, _ in self._workers.handovers.values()])
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def pending(self) -> int:

@@ -11,7 +11,6 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Models, ModelState, Scan
 from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads, matches_key, with_unchanged
-from horologe_controller.core.released_versions import ReleasedVersions
 from horologe_controller.core.reported_models import WorkerReport, combine_reports
 from horologe_controller.core.version_switches import VersionSwitches
 
@@ -46,7 +45,8 @@ class ModelCatalogue:
         self._withdrawn: dict[str, bool] = {}
         """Models that an operator has unloaded."""
         self._loads = PendingLoads()
-        self.released = ReleasedVersions(self._loads, self.switches)
+        self.released: dict[str, bool] = {}
+        """Versions (keys) that lost their requests. They are unloaded when no request and no stream needs them."""
         self._states: dict[str, ModelState] = {}
         self._stale: dict[str, str] = {}
         """Models whose content in a worker's repository is not served -> the reason."""
@@ -64,8 +64,21 @@ class ModelCatalogue:
         return self._advance_loads()
 
     def pop_released(self, now_ns: int, requests: Iterable[Request]) -> list[str]:
-        """Return the versions to unload now. `requests`: all open ones."""
-        return self.released.pop_unused(now_ns, requests, self._states, self._cluster)
+        """Return the versions to unload now: those that no switch, stream, or one of all open `requests` needs."""
+        needed = {request.model: True for request in requests}
+        shares = list(self._cluster.shares())
+        needed |= {key: True for key in self.released if any(share.has_streams(now_ns, key) for share in shares)}
+        needed |= {switch.key: True for switch in self.switches.pending.values()}
+        popped = [key for key in self.released if key not in needed]
+        for key in popped:
+            del self.released[key]
+        return [key for key in popped if key in self._states and not self._states[key].traffic]
+
+    def _release_unused(self, keys: Iterable[str], states: Mapping[str, ModelState]) -> None:
+        """Release the versions that get no requests. Frontends may have requests for one that a load still drains."""
+        for key in keys:
+            if key in states and not states[key].traffic and not self._loads.is_draining(key):
+                self.released[key] = True
 
     def announce(self) -> list[Out]:
         """Return the current state for every subscriber."""
@@ -234,7 +247,7 @@ class ModelCatalogue:
             states |= self.switches.give_traffic(name, versions, retired, self.discovery.missing, name in scanning)
             if name in self.switches.pending and not waited:
                 self._loads.start_switch(name)
-        self.released.add_unused(retired, states)
+        self._release_unused(retired, states)
         return states
 
     def _models(self) -> Models:
@@ -265,7 +278,7 @@ class ModelCatalogue:
             if load.waiting:
                 return settles
         self._loads.finish(load)
-        self.released.add_unused(load.drained, self._states)
+        self._release_unused(load.drained, self._states)
         if not load.sender:
             return []
         if not states:

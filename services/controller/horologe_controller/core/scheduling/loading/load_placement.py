@@ -10,6 +10,7 @@ from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import BESIDE_NS
 from horologe_controller.core.scheduling.loading.eviction import Eviction
+from horologe_controller.core.traffic import LEAST_BUDGET, STARVED_WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,12 +93,11 @@ class LoadPlacement:
         lane_free_ns = self._update_lanes(now_ns, cluster)
         if self._free:
             demand.update(now_ns, cluster.residency)
-            if self._unkept and self._load_kept(now_ns, cluster.specs, demand, plan):
-                pass
-            elif demand.needs_load():
-                self._load_for_demand(now_ns, cluster, demand, plan)
-            if not plan.load and not demand.needs_load() and self.preloadable and self._settings.preload:
-                self._preload(cluster, plan)
+            if not (self._unkept and self._load_kept(now_ns, cluster.specs, demand, plan)):
+                if (model := demand.most_urgent_anywhere()) is not None:
+                    self._load_for_demand(now_ns, cluster, demand, plan, model)
+                elif self.preloadable and self._settings.preload:
+                    self._preload(cluster, plan)
             if plan.load:
                 self._reserve_lane(now_ns, cluster.specs, *plan.load[0])
                 plan.replan = bool(self._free)
@@ -119,12 +119,15 @@ class LoadPlacement:
                     return True
         return False
 
-    def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Decisions) -> None:
-        """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks."""
+    def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Decisions, urgent: str) -> None:
+        """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks.
+
+        `urgent`: the model that needs it most of all.
+        """
         self._update_full(now_ns, demand)
         starting = {(batch.share, batch.model): True for batch in plan.start}
         drainable: tuple[Share, str] | None = None
-        for share in self._candidates(now_ns, demand, cluster.specs):
+        for share in self._candidates(now_ns, demand, cluster.specs, urgent):
             if (model := demand.most_urgent(share, cluster.specs)) is None:
                 continue
             pages = cluster.specs[model].pages
@@ -137,28 +140,34 @@ class LoadPlacement:
                 plan.load.append((share, model))
                 self.draining.pop(share, None)
                 return
-            if drainable is None and eviction is not None and model not in cluster.residency.shares_of:
+            if drainable is None and self._is_starved(cluster, model):
                 victims = _choose_victims(now_ns, share, pages, demand, {}, eviction, drained=True)
                 drainable = None if victims is None else (share, model)
             self._full[share] = pages
             if eviction is not None and eviction.has_kept:
                 self._refill_ns = min(self._refill_ns, now_ns + KEPT_PAUSE_NS)
-        if drainable is not None and self._traffic is not None:
-            self._drain(now_ns, *drainable, cluster, demand, self._traffic)
+        if drainable is not None:
+            self._drain(now_ns, *drainable, cluster, demand)
 
-    def _drain(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand, traffic: Traffic) -> None:
+    def _is_starved(self, cluster: Cluster, model: str) -> bool:
+        """Return whether the model is loaded nowhere, and gets less than a quarter of a fair part."""
+        if self._traffic is None or model in cluster.residency.shares_of:
+            return False
+        return self._traffic.weight(cluster.specs[model]) > STARVED_WEIGHT
+
+    def _drain(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand) -> None:
         """Let the share start no batch until what it runs has ended, if a starved model would lose a request otherwise.
 
-        The model is loaded nowhere, and all models that would make room for it are running. Where their batches follow
-        each other without a gap, it would never be loaded.
+        All models that would make room for it are running. Where their batches follow each other without a gap, it
+        would never be loaded.
         """
-        if any(model == waiting for waiting, _ in self.draining.values()):
+        if self._traffic is None or any(model == waiting for waiting, _ in self.draining.values()):
             return
-        end_ns = share.exec.free_at(now_ns)
-        load_ns, spec = share.predict(now_ns, model, LOAD_SIZE), cluster.specs[model]
-        exec_ns = cluster.cached_exec_ns(now_ns, model, spec.batch_sizes[0])[0]
+        end_ns, load_ns = share.exec.free_at(now_ns), share.predict(now_ns, model, LOAD_SIZE)
+        exec_ns = cluster.cached_exec_ns(now_ns, model, cluster.specs[model].batch_sizes[0])[0]
         latest_ns = demand.first_deadline_ns(model) - exec_ns - load_ns - self._wait_ns
-        if traffic.is_starved(spec, exec_ns) and end_ns + traffic.batch_ns >= latest_ns:
+        has_time = self._traffic.of_model(model).budget_ns >= LEAST_BUDGET * exec_ns
+        if has_time and end_ns + self._traffic.batch_ns >= latest_ns:
             self.draining[share] = model, end_ns + cluster.latency.round_trip_ns + DRAIN_NS
 
     def _update_full(self, now_ns: int, demand: Demand) -> None:
@@ -209,12 +218,12 @@ class LoadPlacement:
         if pending == 1:
             self._wakes.push(share, at_ns)
 
-    def _candidates(self, now_ns: int, demand: Demand, specs: Mapping[str, ModelSpec]) -> list[Share]:
+    def _candidates(self, now_ns: int, demand: Demand, specs: Mapping[str, ModelSpec], model: str) -> list[Share]:
         """Return shares that a LOAD can be given to, the least loaded first.
 
-        Most of them lack the most urgent model. Shares without room for that model are left out.
+        Most of them lack the most urgent `model`. Shares without room for it are left out.
         """
-        model, candidates, full = demand.most_urgent_anywhere(), [], self._full
+        candidates, full = [], self._full
         pages = specs[model].pages if model in specs else 0
         for share in self._free:
             if full.get(share, pages + 1) <= pages and share.can_load(model):
