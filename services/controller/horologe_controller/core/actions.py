@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.decisions import Batch, Decisions
 
-PREDICTION_ERROR, COMPLETION_ERROR = "horologe_prediction_error_seconds", "horologe_completion_error_seconds"
 STATUS_NAMES = {int(status): status.name for status in Status}
-FAILURES = ("REFUSED", "FAILED", "TOO_LATE", "MISSING_INPUT")
-"""Statuses of failed actions. Their counters start at 0."""
 
 
 def error_side(error_ns: int) -> str:
@@ -243,7 +240,8 @@ class ActionMetrics:
         self._stats = stats
         self._models: dict[tuple[str, str], ModelTotals] = {}
         self.refusals = ModelCounters(stats, "horologe_refused_total", tuple(Reason))
-        stats.create_counters("horologe_actions_total", ("load", "infer"), FAILURES)
+        failures = "REFUSED", "FAILED", "TOO_LATE", "MISSING_INPUT"
+        stats.create_counters("horologe_actions_total", ("load", "infer"), failures)
         self.admission_slack = stats.create_histogram("horologe_admission_slack_seconds")
 
     def record_result(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
@@ -254,8 +252,10 @@ class ActionMetrics:
             return
         if not result.rows:  # with missing rows, a smaller batch ran than the one predicted
             error_ns, late_ns = took_ns - action.expected_ns, end_ns - action.promised_ns
-            stats.observe(PREDICTION_ERROR, action.kind, error_side(error_ns), value=abs(error_ns))
-            stats.observe(COMPLETION_ERROR, action.kind, error_side(late_ns), value=abs(late_ns))
+            side = error_side(error_ns)
+            stats.observe("horologe_prediction_error_seconds", action.kind, side, value=abs(error_ns))
+            side = error_side(late_ns)
+            stats.observe("horologe_completion_error_seconds", action.kind, side, value=abs(late_ns))
         if action.requests:
             spec = action.requests[0].spec
             labels = spec.name, spec.version

@@ -32,8 +32,6 @@ HOPELESS_QUANTILE = 0.01
 """A request is refused, and a batch not started, when fewer than 1% of its kind would still finish in time."""
 GRID = 96
 """Points of the common grid of all kinds, in even ratios: over a range of 1 to 20 they are 3% apart."""
-ZERO_PROBABILITY = 1e-9
-"""Replaces a probability of 0, which has no logarithm."""
 SLOW_STEP, MOST_STEPS = 1.05, 110
 """Slowness of a device is distinguished in powers of 1.05, up to 200 times."""
 MAX_CACHED_KINDS, MAX_CACHED_ROWS = 4096, 1024
@@ -107,8 +105,8 @@ class RuntimeDistributions:
         most_ns = max(row.edges_ns[-1] for row in rows)
         self.grid_ns: Floats = np.geomspace(least_ns, max(most_ns, 1.01 * least_ns), GRID)
         """Time that a row adds (GRID,)."""
-        self.log_cdf: Floats = np.log(np.maximum(ZERO_PROBABILITY, [row.cdf(self.grid_ns) for row in rows]))
-        """(kinds, GRID)."""
+        self.log_cdf: Floats = np.log(np.maximum(1e-9, [row.cdf(self.grid_ns) for row in rows]))
+        """(kinds, GRID). A probability of 0 has no logarithm."""
         self.most_ns: list[float] = np.maximum.accumulate([row.edges_ns[-1] for row in rows]).tolist()
         """The most that a row of the kind, or of a kind before it, adds."""
         self._grid: list[float] = self.grid_ns.tolist()

@@ -33,8 +33,6 @@ SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {
 }
 """Value of `controller.scheduler` -> policy. `create_scheduler` builds the scheduler: a `Planner` with this policy."""
 
-DEFAULT = "horologe"
-
 
 def check_scheduler(settings: ControllerSettings) -> None:
     """Raise `SettingsError` for a scheduler that there is not, and for parameters that its policy does not have."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_common.core.instruments import quantile
-from horologe_controller.core.scheduling.batch_window import WHEN_DRY
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
@@ -33,9 +32,6 @@ RECENT = 100
 """Measurements that the regression uses. The paper states neither their number nor how often the line is fitted."""
 REFIT = 10
 """Measurements between fits. A batch that exceeds the objective against the line's prediction causes a fit at once."""
-SECTION_STEPS = 48
-"""Golden sections: the slope is accurate to 1e-10 of the searched range."""
-GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class ClipperParameters(PolicyParameters, frozen=True):
@@ -129,7 +125,7 @@ class Clipper(SchedulingPolicy):
                 if size < full and start_ns < waits_until_ns:
                     self.waits.hold_queue(queue, waits_until_ns)
                     return None
-                rank = Rank(WHEN_DRY, first.arrival_ns, first.id)
+                rank = Rank(1, first.arrival_ns, first.id)
                 return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
         return None
 
@@ -154,18 +150,18 @@ def quantile_line(points: Sequence[tuple[int, int]], q: float) -> tuple[float, f
     (1 - q) * -r over points below. With the best intercept for each slope this is convex in the slope. Needs two
     different x.
     """
-    ys = [y for _, y in points]
+    golden, ys = (math.sqrt(5) - 1) / 2, [y for _, y in points]
     low, high = 0.0, float(max(ys) - min(ys))
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    left, right = high - golden * (high - low), low + golden * (high - low)
     left_loss, right_loss = quantile_loss(points, left, q), quantile_loss(points, right, q)
-    for _ in range(SECTION_STEPS):
+    for _ in range(48):  # golden sections, so that the slope is accurate to 1e-10 of the searched range
         if left_loss <= right_loss:
             high, right, right_loss = right, left, left_loss
-            left = high - GOLDEN * (high - low)
+            left = high - golden * (high - low)
             left_loss = quantile_loss(points, left, q)
         else:
             low, left, left_loss = left, right, right_loss
-            right = low + GOLDEN * (high - low)
+            right = low + golden * (high - low)
             right_loss = quantile_loss(points, right, q)
     slope = (low + high) / 2
     return _intercept(sorted(y - slope * x for x, y in points), q), slope

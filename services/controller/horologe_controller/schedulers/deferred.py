@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_common.clock import us
-from horologe_controller.core.scheduling.batch_window import WHEN_DRY, BatchWindow, find_window, target_size
+from horologe_controller.core.scheduling.batch_window import BatchWindow, find_window, target_size
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
@@ -63,7 +63,7 @@ class Deferred(SchedulingPolicy):
             if start_ns < closes_ns:
                 self.waits.hold_queue(queue, closes_ns - START_DELAY_NS)
                 return None
-        rank = Rank(WHEN_DRY, first.deadline_ns - expected_ns, first.id)
+        rank = Rank(1, first.deadline_ns - expected_ns, first.id)
         return Strategy(rank, queue, window.size, range(window.place, window.place + window.requests), expected_ns)
 
     def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
+from horologe_controller.schedulers.clipper import ClipperParameters
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.settings import ControllerSettings
-
-STEP, BACKOFF = 1.0, 0.9
-"""Clipper section 4.3.1: one row more after a batch within the SLO, a tenth fewer after one beyond it."""
 
 
 class Fifo(SchedulingPolicy):
@@ -27,6 +25,7 @@ class Fifo(SchedulingPolicy):
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
+        self._steps = ClipperParameters()
         self._limits: dict[str, float] = {}
         """Model -> rows."""
 
@@ -46,6 +45,6 @@ class Fifo(SchedulingPolicy):
         """Adapt the limit of the model to the batch's duration, against the budget of its first request."""
         first, limit = action.requests[0], self._limits.get(action.model, 1.0)
         if took_ns > first.deadline_ns - first.arrival_ns:
-            self._limits[action.model] = max(1.0, limit * BACKOFF)
+            self._limits[action.model] = max(1.0, limit * self._steps.backoff)
         else:
-            self._limits[action.model] = min(limit + STEP, float(first.spec.max_batch))
+            self._limits[action.model] = min(limit + self._steps.increase, float(first.spec.max_batch))

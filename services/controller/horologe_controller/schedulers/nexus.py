@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_controller.core.cluster.estimates import profiled_ns
-from horologe_controller.core.scheduling.batch_window import WHEN_DRY, find_window, target_size
+from horologe_controller.core.scheduling.batch_window import find_window, target_size
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
@@ -81,7 +81,7 @@ class Nexus(SchedulingPolicy):
         window = find_window(queue, start_ns, target, planned_ns)
         if window is None:
             return None
-        rank = Rank(WHEN_DRY, self._turns.get(share, {}).get(queue.model, 0), queue[0].id)
+        rank = Rank(1, self._turns.get(share, {}).get(queue.model, 0), queue[0].id)
         places = range(window.place, window.place + window.requests)
         return Strategy(rank, queue, window.size, places, planned_ns(window.size))
 

@@ -40,15 +40,15 @@ FIRST_RUN_NS = s(30)
 """Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
 ENOUGH = 3
-"""Measurements needed to trust their median. With fewer, the only one may be an outlier."""
+"""Measurements needed to trust their median: with fewer, the only one may be an outlier. Also outliers in a row that
+stalls can explain: the next one counts, since a model that blocks its worker looks like stalls."""
 OUTLIER = 2
-"""A batch during which the worker stalled does not count if it took more than this multiple of the prediction."""
+"""Multiple of what was expected beyond which a batch may be an outlier: if the worker stalled, it does not count. In
+`DynamicPace` it counts for no more, so that a slow device counts from its second batch on."""
 ALONE = 5
 """A single batch does not count if it took more than this multiple of the next largest measurement, or of the profile.
 With a smaller multiple a device that has become slow, by 3 to 5 times in the tournament's workloads, shows one batch
 later."""
-STALLS_IN_A_ROW = 3
-"""Outliers in a row that stalls can explain. The next one counts: a model that blocks its worker looks like stalls."""
 
 
 class TrialState:
@@ -132,7 +132,7 @@ class Estimate:
         seed_ns = self.seed_ns.get(size)
         if seed_ns is None:
             return True
-        explained = stalled and self._explained < STALLS_IN_A_ROW and not self._is_guess(now_ns)
+        explained = stalled and self._explained < ENOUGH and not self._is_guess(now_ns)
         if explained and took_ns > OUTLIER * self.predict(now_ns, size):
             self._explained += 1
             return False

@@ -9,7 +9,6 @@ from horologe_common.clock import NEVER_NS, ms
 STALL_NS = ms(100)
 """A Pong this much later than the fastest one, or a turn of the controller this much later than its timer, is a stall.
 A container with a CPU quota is paused for less than its period, which is 100 ms by default."""
-MAX_AWAITED = 64
 
 
 class Stalls:
@@ -20,7 +19,7 @@ class Stalls:
     """
 
     def __init__(self) -> None:
-        self._awaited: deque[int] = deque(maxlen=MAX_AWAITED)
+        self._awaited: deque[int] = deque(maxlen=64)
         """Send times of the pings without an answer."""
         self._answers = False
         self.ended_ns = -1

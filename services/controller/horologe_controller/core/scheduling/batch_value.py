@@ -26,8 +26,6 @@ finish rates with 32 and 1,024 are the same (experiments/results/orloj.md)."""
 PATIENCE = 2.0
 """Decay of urgency, in mean solo times: a kind with this much more slack than another counts 1/e of it. Less forgets
 the value of a batch, more its deadline (benchmarks/horologe_constants.py, experiments/results/orloj.md)."""
-LIMIT_MARGIN = 1.0 + 1e-9
-"""Raises a limit above the rounding errors of the value that it limits."""
 
 
 class BatchChoice(NamedTuple):
@@ -245,7 +243,8 @@ def _candidates(
         rows = queued.kinds_of_rows(places)
         value = sum([urgency[kinds[place]] for place in places], 0.0)
         limit = value / (base_ns + distributions.scale(size) * row_mean_ns[rows[-1]])
-        candidates.append(BatchCandidate(-LIMIT_MARGIN * limit, number, places, size, rows))
+        limit *= 1.0 + 1e-9  # above the rounding errors of the value that it limits
+        candidates.append(BatchCandidate(-limit, number, places, size, rows))
     candidates.sort()
     return candidates
 

@@ -9,10 +9,6 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.scheduling.queues import ModelQueue
 
-WHEN_DRY = 1
-"""First place of the rank of a batch that is decided on when its share is about to run dry. Systems whose executor
-takes its next batch after the last one behave like this."""
-
 
 class BatchWindow(NamedTuple):
     """A batch of `size` from `requests` consecutive requests of a queue, the first at index `place`."""

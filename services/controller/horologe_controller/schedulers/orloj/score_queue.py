@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     Steps = tuple[tuple[int, float], ...]
     """(deadline in ns, cost of missing it), both increasing."""
 
-K = TypeVar("K")
+Key = TypeVar("Key")
 INITIAL_ROOM = 64
 """Requests that the arrays of a new queue have places for."""
-MAX_BT, MIN_BT = 100.0, -10.0
-"""Bounds of bt, so that e^(bt) does not overflow. Beyond them the base of times is moved: at b = 1e-4 per ms, after
+MAX_BT = 100.0
+"""Bound of bt, so that e^(bt) does not overflow. Beyond it the base of times is moved: at b = 1e-4 per ms, after
 1,000 s (section 4.4)."""
 
 
-class ScoreQueue(Generic[K]):
+class ScoreQueue(Generic[Key]):
     """Requests by key. A request is viable for a batch size while it can be expected to be in time in such a batch.
 
     Invariants: places are dense, as the last request moves to the place of a removed one. The stored alpha and beta of
@@ -48,9 +48,9 @@ class ScoreQueue(Generic[K]):
         self.scores = scores
         self.earliest = earliest
         self.rows = 0
-        self._requests: list[tuple[K, int, Steps, int]] = []
+        self._requests: list[tuple[Key, int, Steps, int]] = []
         """(key, group, steps, rows) by place."""
-        self._places: dict[K, int] = {}
+        self._places: dict[Key, int] = {}
         self._base_ns = 0
         self._due_ns: Floats = np.zeros((INITIAL_ROOM, 1))
         """(room, steps): deadlines, relative to the base time."""
@@ -78,7 +78,7 @@ class ScoreQueue(Generic[K]):
             self.insert(key, group, steps, rows)
         self._rebase(state["base"])
 
-    def insert(self, key: K, group: int, steps: Steps, rows: int = 1) -> None:
+    def insert(self, key: Key, group: int, steps: Steps, rows: int = 1) -> None:
         """Add a request. `group` is an index of the scores' groups; `steps` has one item for an ordinary SLO."""
         place, (room, most) = len(self._requests), self._due_ns.shape
         if place == room or len(steps) > most:
@@ -104,7 +104,7 @@ class ScoreQueue(Generic[K]):
             setattr(self, name, np.pad(getattr(self, name), (0, more)))
         self._score_parts = np.pad(self._score_parts, ((0, 0), (0, 0), (0, more)))
 
-    def remove(self, key: K) -> None:
+    def remove(self, key: Key) -> None:
         """Remove a request. Raises KeyError if it is not in the queue."""
         place, end = self._places.pop(key), len(self._requests) - 1
         self.rows -= self._requests[place][3]
@@ -116,15 +116,15 @@ class ScoreQueue(Generic[K]):
             self._score_parts[:, :, place] = self._score_parts[:, :, end]
         del self._requests[end]
 
-    def timed_out_keys(self, t_ns: int) -> list[K]:
+    def timed_out_keys(self, t_ns: int) -> list[Key]:
         """Return the keys of requests that are viable for no size any more."""
         timed_out = np.flatnonzero(~self._viable_alone(float(t_ns - self._base_ns)))
         return [self._requests[place][0] for place in timed_out.tolist()]
 
-    def choose_batch(self, t_ns: int) -> tuple[int, list[K]] | None:
+    def choose_batch(self, t_ns: int) -> tuple[int, list[Key]] | None:
         """Return (size, keys) of the batch to start at `t_ns`, highest score first. The requests stay in the queue."""
         t = t_ns - self._base_ns
-        if not MIN_BT <= self.scores.b_per_ns * t <= MAX_BT:
+        if abs(self.scores.b_per_ns * t) > MAX_BT:
             self._rebase(t_ns)
             t = 0
         candidate = self._candidate(float(t))

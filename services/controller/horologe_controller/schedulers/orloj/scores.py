@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.intp]
 
-B_PER_MS = 1e-4
-"""Rate b of the anticipated delay, which is exponential (section 4.1). It hardly matters (fig. 13)."""
 NODES = 4
 """Gauss-Legendre nodes per bin: exact up to batches of 7 if all edges are those of the bins."""
 
@@ -37,11 +35,13 @@ class Scores:
         groups: Sequence[Distribution],
         others: Distribution,
         base_ns: float,
-        b_per_ms: float = B_PER_MS,
+        b_per_ms: float,
     ) -> None:
         """Build the tables.
 
         `sizes` ascend; `others` is the distribution of any request of the model; `base_ns` is c0 of eq. 3.
+        `b_per_ms` is the rate b of the anticipated delay, which is exponential (section 4.1). It hardly matters (fig.
+        13).
         """
         self.sizes = tuple(sizes)
         self.b_per_ns = b_per_ms / 1e6

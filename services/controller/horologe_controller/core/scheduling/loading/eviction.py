@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.traffic import Traffic
 
-LEAST_IDLE = 0.01
-"""Least idle part of a share, so that it can be divided by."""
-
 
 class Eviction:
     """A LOAD of a model on a share, and the only copies there that are worth more than it.
@@ -83,7 +80,7 @@ class Eviction:
         busy = traffic.utilisation(now_ns, self._share)
         if not traffic.price.rate:
             busy -= traffic.of_model(held).work_ns.at(now_ns) / MEMORY_NS
-        return min(1.0, max(LEAST_IDLE, 1.0 - busy))
+        return min(1.0, max(0.01, 1.0 - busy))  # it can be divided by
 
     def _find_needs(self) -> tuple[int, int, int]:
         now_ns, model, spec = self._now_ns, self._model, self._cluster.specs[self._model]
