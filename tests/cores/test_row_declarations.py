@@ -184,8 +184,8 @@ def test_workers_that_found_different_rows_do_not_share_requests() -> None:
     batched = a_spec("wave")
     alone = msgspec.structs.replace(batched, batched=False, batch_sizes=(1,))
     profile = a_profile(sizes=(1, 2, 4, 8, 16))
-    assert runnable_profile((batched, profile, "", ""), alone, 100, reloading=False) is None
-    assert runnable_profile((alone, profile, "", ""), alone, 100, reloading=False) is profile
+    assert runnable_profile(ModelReport(batched, profile), alone, 100, reloading=False) is None
+    assert runnable_profile(ModelReport(alone, profile), alone, 100, reloading=False) is profile
 
 
 def test_an_application_of_both_kinds_takes_one_row() -> None:

@@ -11,17 +11,17 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Models, ModelState, Scan
 from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads, matches_key, with_unchanged
-from horologe_controller.core.reported_models import WorkerReport, combine_reports
+from horologe_controller.core.reported_models import combine_reports
 from horologe_controller.core.version_switches import VersionSwitches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from horologe_common.wire import Admit, Register
+    from horologe_common.wire import Admit, ModelReport, Register
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.cluster.worker_mirror import WorkerMirror, WorkerModel
+    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
     from horologe_controller.core.requests.request import Request
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")
@@ -113,7 +113,8 @@ class ModelCatalogue:
         """Adopt a worker's report. A model that no worker has any more is removed, not only unavailable."""
         before = worker.models
         worker.update_models(message)
-        changed = {key: True for key, report in worker.models.items() if _has_changed(before.get(key), report)}
+        kept = [(key, report) for key, report in worker.models.items() if key in before]
+        changed = [key for key, report in kept if report.spec.content_hash != before[key].spec.content_hash]
         served = {key for other in self._cluster.workers.values() for key in other.models}
         for key in before:
             if key not in served:
@@ -133,7 +134,7 @@ class ModelCatalogue:
         It reads them again when it connects, because a Scan may have been lost with its last connection.
         """
         specs = self._cluster.specs
-        reported = [(specs.get(key), report[0]) for key, report in worker.models.items() if key not in worker.loading]
+        reported = [(specs.get(key), report.spec) for key, report in worker.models.items() if not report.loading]
         return {spec.name: True for spec, other in reported if spec and spec.content_hash != other.content_hash}
 
     def confirm_scans(self, worker: str, message: Register) -> list[Out]:
@@ -202,14 +203,13 @@ class ModelCatalogue:
 
     def _update_states(self, scanned_names: Mapping[str, bool]) -> None:
         """Recompute the states from the workers' reports, and admit the models that can be served."""
-        reports: dict[str, list[WorkerReport]] = {}
+        reports: dict[str, dict[str, ModelReport]] = {}
         for worker in self._cluster.workers.values():
             for key, report in worker.models.items():
-                reported = WorkerReport(worker.address, *report, worker.loading.get(key, ""), key in worker.retired)
-                reports.setdefault(key, []).append(reported)
+                reports.setdefault(key, {})[worker.address] = report
         self._stale, states, retired = {}, {}, {}
         for key, parts in reports.items():
-            scanned = parts[0].spec.name in scanned_names
+            scanned = key.partition("/")[0] in scanned_names
             states[key], stale, is_retired = combine_reports(parts, self._states.get(key), scanned=scanned)
             if stale:
                 self._stale[key] = stale
@@ -317,8 +317,3 @@ class ModelCatalogue:
         if self.discovery.missing:
             status, reason = Status.REFUSED, f"model {message.model!r} is not known yet: {self.discovery.missing}"
         return Models(message.id, (), int(status), reason)
-
-
-def _has_changed(before: WorkerModel | None, report: WorkerModel) -> bool:
-    """Return whether a worker reports another content of a model than before."""
-    return before is not None and before[0].content_hash != report[0].content_hash

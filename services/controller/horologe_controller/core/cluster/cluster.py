@@ -71,7 +71,7 @@ class Cluster:
                 share = self._add_share(worker, report)
                 self.devices.add_share(share, message.device_info)
             else:
-                share.adopt_report(report, {key: worker.models[key][0].pages for key in changed})
+                share.adopt_report(report, {key: worker.models[key].spec.pages for key in changed})
             share.reset_load_backoff()
             for key in [key for key in (*share.estimates, *share.standby) if key not in worker.models]:
                 self.capable_shares.withdraw_model(share, key)
@@ -126,17 +126,17 @@ class Cluster:
         self._last_index += 1
         share = Share(worker.address, report, self._last_index, self.residency, self.latency)
         worker.shares[report.share] = share
-        share.adopt_pages(report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
+        share.adopt_pages(report, {key: model.spec.pages for key, model in worker.models.items()})
         return share
 
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
         """Decide whether the share can run the model, by its worker's report, the admitted spec and the plan."""
         profile = self.runnable_profile(worker, share, model)
-        self.capable_shares.update_share(share, model, profile, worker.models[model][0].content_hash)
+        self.capable_shares.update_share(share, model, profile, worker.models[model].spec.content_hash)
 
     def runnable_profile(self, worker: WorkerMirror, share: Share, model: str) -> Profile | None:
         """Return the model's profile if the share could run it without a plan, else None."""
-        reloading = worker.models[model][0].name in self.reloading
+        reloading = worker.models[model].spec.name in self.reloading
         return runnable_profile(worker.models[model], self.admitted.get(model), share.pages_total, reloading=reloading)
 
     def observe_clock(self, worker: WorkerMirror, sent_ns: int, peer_ns: int, received_ns: int) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_controller.core.cluster.stalls import Stalls
 
 if TYPE_CHECKING:
-    from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
+    from horologe_common.wire import ModelReport, Register
     from horologe_controller.core.cluster.share import Share
-
-    WorkerModel = tuple[ModelSpec, Profile | None, str, str]
-    """Spec, profile, reason and note. Without a profile the worker cannot serve the model, for the reason."""
 
 WINDOW = 16
 """Round trips that the estimate uses."""
@@ -58,11 +57,8 @@ class WorkerMirror:
         self.clock = ClockOffset()
         self.stalls = Stalls()
         self.shares: dict[int, Share] = {}
-        self.models: dict[str, WorkerModel] = {}
-        self.loading: dict[str, str] = {}
-        """Models that the worker cannot serve yet -> what it does to them."""
-        self.retired: dict[str, bool] = {}
-        """Models that the worker's repository has no more, and that it serves while they are loaded."""
+        self.models: dict[str, ModelReport] = {}
+        """Without a profile the worker cannot serve the model, for the reason."""
         self._load_failures: dict[str, tuple[str, str]] = {}
         """Models that no share could load -> (content, reason)."""
 
@@ -75,45 +71,40 @@ class WorkerMirror:
         """Return what to add to the controller's time to get the worker's; 0 on the same host."""
         return 0 if self.same_host else self.clock.offset_ns
 
-    def update_models(self, message: wire.Register) -> None:
-        """Replace the models by those that the worker reports.
+    def update_models(self, message: Register) -> None:
+        """Replace the models by those that the worker reports, without the profiles of those that fit no share.
 
         A model that could not be loaded stays unavailable until its content changes or an operator loads it.
         """
         most_pages = max((share.pages_total for share in message.shares), default=0)
-        self.models = {report.spec.key: _servable_model(report, most_pages) for report in message.models}
-        self.loading = {report.spec.key: report.loading for report in message.models if report.loading}
-        self.retired = {report.spec.key: True for report in message.models if report.retired}
+        self.models = {report.spec.key: report for report in message.models}
+        for key, report in self.models.items():
+            if report.profile is not None and (pages := report.spec.pages) > most_pages:
+                self._withdraw(key, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}")
         if message.scans is None or message.scans:
             self._load_failures.clear()
         for key, (content_hash, reason) in self._load_failures.items():
-            if key in self.models and self.models[key][0].content_hash == content_hash:
-                self.models[key] = (self.models[key][0], None, reason, "")
+            if key in self.models and self.models[key].spec.content_hash == content_hash:
+                self._withdraw(key, reason)
 
     def mark_load_failed(self, key: str, reason: str) -> None:
         """Record that no share of the worker can load a model."""
-        spec = self.models[key][0]
-        self.models[key] = (spec, None, reason, "")
-        self._load_failures[key] = (spec.content_hash, reason)
+        self._withdraw(key, reason)
+        self._load_failures[key] = (self.models[key].spec.content_hash, reason)
 
-
-def _servable_model(report: wire.ModelReport, most_pages: int) -> WorkerModel:
-    """Return (spec, profile, reason, note); no profile if the model fits none of the worker's shares."""
-    pages = report.spec.pages
-    if report.profile is None or pages <= most_pages:
-        return report.spec, report.profile, report.reason, report.note
-    return report.spec, None, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}", ""
+    def _withdraw(self, key: str, reason: str) -> None:
+        self.models[key] = msgspec.structs.replace(self.models[key], profile=None, reason=reason, note="")
 
 
 def runnable_profile(
-    model: WorkerModel, served: ModelSpec | None, pages_total: int, *, reloading: bool
+    model: ModelReport, served: ModelSpec | None, pages_total: int, *, reloading: bool
 ) -> Profile | None:
     """Return the model's profile if a share of `pages_total` could run it; None for another content or batch sizes.
 
     `served`: the spec of all workers, None if there is none yet. `reloading`: workers read the model again, and may
     run the content before or the new one.
     """
-    spec, profile, *_ = model
+    spec, profile = model.spec, model.profile
     served = served or spec
     same_content = spec.content_hash == served.content_hash and spec.has_same_rows(served)
     right_content = same_content or (reloading and spec.is_compatible(served))
