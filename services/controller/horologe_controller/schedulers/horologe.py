@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
-from horologe_controller.core.scheduling.batch_value import dynamic_queue
+from horologe_controller.core.scheduling.batch_value import queued_requests
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.core.traffic import LEAST_BUDGET, Traffic
@@ -192,7 +192,7 @@ class Horologe(SchedulingPolicy):
 
         `alone_ns`: mean time of a request alone on the fastest share.
         """
-        choice = dynamic_queue(queue, distributions).best_choice(start_ns)
+        choice = queued_requests(queue, distributions).best_choice(start_ns)
         if choice is None:
             return None
         earliest = queue[choice.places[0]]
@@ -207,13 +207,13 @@ class Horologe(SchedulingPolicy):
         """Return a lower bound of the rank of any batch that a dynamic queue allows."""
         if self._cluster is None or (distributions := self._cluster.distributions.get(queue.model)) is None:
             return None
-        derived = dynamic_queue(queue, distributions)
-        version, bound = derived.bound
+        queued = queued_requests(queue, distributions)
+        version, bound = queued.bound
         if version != self._advance.version:
             weight, alone_ns, advance = self._weight(queue), distributions.mean_ns, self._advance
-            virtuals_ns = [due_ns - advance.ns(weight * rate, alone_ns) for due_ns, rate in derived.fastest]
+            virtuals_ns = [due_ns - advance.ns(weight * rate, alone_ns) for due_ns, rate in queued.fastest_batches()]
             bound = Rank(0, min(virtuals_ns), 0)
-            derived.bound = advance.version, bound
+            queued.bound = advance.version, bound
         return bound
 
     def _weight(self, queue: ModelQueue) -> float:

@@ -45,7 +45,7 @@ class ScoredRequests(NamedTuple):
 
     def insert(self, request: Request) -> None:
         kind = self.distributions.kind_of(request.application, request.length)
-        self.pending.insert(request, kind, ((request.deadline_ns, 1.0),), request.rows)
+        self.pending.insert(request, kind, request.deadline_ns, request.rows)
 
 
 class OrlojParameters(PolicyParameters, frozen=True):
