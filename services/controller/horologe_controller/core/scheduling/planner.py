@@ -140,7 +140,7 @@ class Planner:
             self.policy.on_requests_removed(requests, queue)
         self._on_queue_changed(queue)
         if self.loads.models_missing:
-            self.loads.remove_requests(requests)
+            self.loads.demand.remove_requests(requests)
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """Take note that an INFER ran for `took_ns`. The estimates have it already."""
@@ -196,7 +196,7 @@ class Planner:
                 continue
             changed[share] = True
             if reconfigured:
-                self.loads.placement.preloadable[share] = None
+                self.loads.preloadable[share] = None
         self._reexamined |= changed
         if self.loads.models_missing:
             self.loads.mark_shares(changed)
@@ -234,8 +234,7 @@ class Planner:
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns):
             return
         self._wants_work.remove(share)
-        draining = self.loads.placement.draining
-        if draining and (until_ns := self.loads.placement.drains_until(now_ns, share, self.loads.demand)) is not None:
+        if self.loads.draining and (until_ns := self.loads.drains_until(now_ns, share)) is not None:
             self._wants_work.push(share, until_ns)
             return
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
