@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import instance
 from horologe_common.wire import ModelState
@@ -15,24 +15,18 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelReport
 
 
-class CombinedReport(NamedTuple):
-    """State of a model at all workers."""
+def combine_reports(
+    reports: Mapping[str, ModelReport], before: ModelState | None, *, scanned: bool
+) -> tuple[ModelState, str, bool]:
+    """Return (state of a model, why a worker serves a content that its repository does not have, is retired).
 
-    state: ModelState
-    stale: str = ""
-    """Why a worker serves a content that its repository does not have. Empty: none does."""
-    retired: bool = False
-    """No worker's repository has the version any more."""
-
-
-def combine_reports(reports: Mapping[str, ModelReport], before: ModelState | None, *, scanned: bool) -> CombinedReport:
-    """Return the state of a model, with the content that all workers are to run. `reports`: by worker.
-
-    `before`: its last state. `scanned`: an operator has had it read again.
+    The state has the content that all workers are to run. The second is empty if there is no such worker. The model is
+    retired if no worker's repository has the version any more. `reports`: by worker. `before`: its last state.
+    `scanned`: an operator has had it read again.
     """
     servable = {worker: report for worker, report in reports.items() if report.profile is not None}
     if not servable:
-        return CombinedReport(_describe_unserved(reports, before))
+        return _describe_unserved(reports, before), "", False
     spec, state_reason, stale = _choose_content(list(servable.values()), before, scanned=scanned), "", ""
     for worker, report in servable.items():
         other, profile, reason = report.spec, report.profile, report.reason
@@ -49,7 +43,7 @@ def combine_reports(reports: Mapping[str, ModelReport], before: ModelState | Non
         else:
             state_reason = state_reason or report.note
     is_retired = all(report.retired for report in servable.values())
-    return CombinedReport(ModelState(spec, "READY", state_reason), stale, is_retired)
+    return ModelState(spec, "READY", state_reason), stale, is_retired
 
 
 def _describe_unserved(reports: Mapping[str, ModelReport], before: ModelState | None) -> ModelState:

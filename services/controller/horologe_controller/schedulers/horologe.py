@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_value import queued_requests
@@ -21,7 +22,6 @@ from horologe_controller.schedulers.horologe_parameters import HorologeParameter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
@@ -79,7 +79,7 @@ class Horologe(SchedulingPolicy):
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
-        self._cluster: Cluster | None = None
+        self._cluster = Cluster()  # until the first requests arrive
         self.traffic = Traffic()
         self._price = self.traffic.price
         self._now_ns = 0
@@ -92,7 +92,7 @@ class Horologe(SchedulingPolicy):
             return None
         self._now_ns = now_ns
         cluster = self._cluster
-        if cluster is not None and (distributions := cluster.distributions.get(queue.model)) is not None:
+        if (distributions := cluster.distributions.get(queue.model)) is not None:
             slowed = distributions.slowed(dynamic_slowness(now_ns, cluster, share, queue.spec))
             strategy = self._dynamic_strategy(start_ns, queue, slowed, distributions.mean_ns)
         else:
@@ -114,7 +114,7 @@ class Horologe(SchedulingPolicy):
         A queue with requests of several rows is not divided: a part could be too small for one of them.
         """
         rows, spec = queue.rows, queue.spec
-        if rows == 1 or rows > len(queue) or self._cluster is None or share.exec.pending:
+        if rows == 1 or rows > len(queue) or share.exec.pending:
             return spec.max_batch
         if self.traffic.lost.at(now_ns) >= 1.0:
             return spec.max_batch
@@ -124,7 +124,6 @@ class Horologe(SchedulingPolicy):
 
     def _is_idle(self, now_ns: int, share: Share) -> bool:
         """Return whether nothing runs on the share, and it gets nothing in this turn."""
-        assert self._cluster is not None
         is_free = not share.exec.pending and self.traffic.last_start_ns(share) < now_ns
         return is_free and self._cluster.workers[share.worker].reachable
 
@@ -182,8 +181,7 @@ class Horologe(SchedulingPolicy):
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
         """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""
         fills_ns = self.traffic.of_model(queue.model).gap_ns * size * len(queue) / queue.rows
-        dispatch_ns = 0 if self._cluster is None else self._cluster.latency.dispatch_ns
-        return fills_ns + dispatch_ns + expected_ns <= queue.newest_budget_ns()
+        return fills_ns + self._cluster.latency.dispatch_ns + expected_ns <= queue.newest_budget_ns()
 
     def _dynamic_strategy(
         self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions, alone_ns: float
@@ -205,7 +203,7 @@ class Horologe(SchedulingPolicy):
 
     def rank_bound(self, queue: ModelQueue) -> Rank | None:
         """Return a lower bound of the rank of any batch that a dynamic queue allows."""
-        if self._cluster is None or (distributions := self._cluster.distributions.get(queue.model)) is None:
+        if (distributions := self._cluster.distributions.get(queue.model)) is None:
             return None
         queued = queued_requests(queue, distributions)
         version, bound = queued.bound
@@ -218,10 +216,10 @@ class Horologe(SchedulingPolicy):
 
     def _weight(self, queue: ModelQueue) -> float:
         """Return what a request of the queue counts."""
-        spec, cluster = queue.spec, self._cluster
+        spec = queue.spec
         weight = self.traffic.weight(spec) if self._is_fair else 1.0
-        if weight > 1.0 and cluster is not None:
-            alone_ns, _ = cluster.cached_exec_ns(self._now_ns, queue.model, spec.batch_sizes[0])
+        if weight > 1.0:
+            alone_ns, _ = self._cluster.cached_exec_ns(self._now_ns, queue.model, spec.batch_sizes[0])
             if queue.newest_budget_ns() < LEAST_BUDGET * alone_ns:
                 weight = 1.0
         return weight * spec.weight
