@@ -23,7 +23,7 @@ from unittest.mock import patch
 from horologe_common.clock import NEVER_NS
 from horologe_controller.core import traffic
 from horologe_controller.core.cluster import estimates, message_latency
-from horologe_controller.core.scheduling import admission, batch_value, look_ahead, queues
+from horologe_controller.core.scheduling import admission, batch_value, queues
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.loading import demand, eviction
 from horologe_controller.core.scheduling.strategy import Rank
@@ -93,8 +93,8 @@ RULES: dict[str, tuple[Change, ...]] = {
     "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
     "dynamic: what may be in time": (Change(batch_value, "_latest", returns([])),),
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
-    "ahead: more batches": (Change(look_ahead, "MORE_IN_FLIGHT", 1),),
-    "ahead: overruns": (Change(look_ahead, "OVERRUN_LIMIT_NS", 0),),
+    "ahead: more batches": (Change(message_latency, "MORE_IN_FLIGHT", 1),),
+    "ahead: overruns": (Change(message_latency, "OVERRUN_LIMIT_NS", 0),),
     "admission": (Change(admission, "_least_lateness_ns", returns(0)),),
     "admission: reserve": (Change(admission, "RESERVED_PART", 0.0),),
     "return: margin": (Change(message_latency, "MARGIN_PART", 1 << 60),),

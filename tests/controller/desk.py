@@ -9,8 +9,7 @@ from horologe_common.clock import ms, s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register, Share, Submit
 from horologe_controller.core.actions import Actions
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings

@@ -16,7 +16,7 @@ from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec, check_request
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Answer, Predict, Query, Ship, Shipped, Tensor
-from horologe_controller.core.cluster.worker_mirror import runnable_profile
+from horologe_controller.core.cluster.capable_shares import runnable_profile
 from horologe_frontend.core.application_requests import DeclaredApplications
 from horologe_frontend.oip.model_documents import model_config, repository_index
 from horologe_gpu_worker.repository.manifest import InvalidModel

@@ -11,8 +11,7 @@ from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.distribution import Distribution
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Unload
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 
 A, B = (a_report(a_spec(name, weights_bytes=6 << 24)) for name in ("a", "b"))

@@ -11,8 +11,7 @@ from horologe_common import wire
 from horologe_common.clock import ms, s
 from horologe_controller.core.cluster.lane import Action
 from horologe_controller.core.cluster.message_latency import MessageLatency
-from horologe_controller.core.cluster.residency import ClusterChanges, ModelResidency
-from horologe_controller.core.cluster.share import Share
+from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.loading.demand import ShareLoads
 
 steps = st.lists(

@@ -21,8 +21,7 @@ from horologe_controller.core.cluster.estimates import (
 )
 from horologe_controller.core.cluster.lane import Action
 from horologe_controller.core.cluster.message_latency import MessageLatency
-from horologe_controller.core.cluster.residency import ClusterChanges, ModelResidency
-from horologe_controller.core.cluster.share import Share
+from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
 

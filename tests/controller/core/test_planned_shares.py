@@ -13,8 +13,7 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Describe, Description, Events, Load, PlannedModel, ResourcePlan, Result
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.residency import ModelResidency
-    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.scheduling.decisions import Decisions
     from horologe_controller.core.scheduling.queues import ModelQueue
 

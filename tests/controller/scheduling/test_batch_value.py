@@ -11,8 +11,7 @@ from horologe_common.clock import ms
 from horologe_common.distribution import Distribution
 from horologe_common.wire import Register, Submit
 from horologe_common.wire import Share as Told
-from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.core.scheduling.batch_value import BatchChoice, QueuedRequests, choose_batch

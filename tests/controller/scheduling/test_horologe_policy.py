@@ -11,10 +11,8 @@ from harness.builders import a_spec
 from horologe_common import wire
 from horologe_common.clock import ms, s
 from horologe_controller.core.cluster.lane import Action
-from horologe_controller.core.cluster.message_latency import MessageLatency
-from horologe_controller.core.cluster.residency import ClusterChanges, ModelResidency
-from horologe_controller.core.cluster.share import Share
-from horologe_controller.core.scheduling.look_ahead import LookAhead, look_ahead
+from horologe_controller.core.cluster.message_latency import LookAhead, MessageLatency, look_ahead
+from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.core.traffic import MOST_MODELS, Traffic

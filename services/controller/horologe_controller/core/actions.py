@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from horologe_common.core.instruments import Histogram, Stats
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Register, Result
-    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.lane import Lane
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.decisions import Batch, Decisions
 

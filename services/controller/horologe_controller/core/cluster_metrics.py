@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horologe_common.core.instruments import Stats
-    from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.requests.request import Request
 
     Gauge = dict[tuple[str, ...], float]

@@ -39,10 +39,10 @@ from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.dynamic_pace import observe_batch
+from horologe_controller.core.cluster.load_backoff import LoadBackoff
+from horologe_controller.core.cluster.pings import STALL_NS
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.report_checks import failed_result
-from horologe_controller.core.cluster.share import LoadBackoff
-from horologe_controller.core.cluster.stalls import STALL_NS
 from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder

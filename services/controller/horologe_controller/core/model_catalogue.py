@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from horologe_common.wire import Admit, ModelReport, Register
-    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
     from horologe_controller.core.requests.request import Request
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")

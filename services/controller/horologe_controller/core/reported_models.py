@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import instance
 from horologe_common.wire import ModelState
-from horologe_controller.core.cluster.worker_mirror import missing_batch_sizes
+from horologe_controller.core.cluster.capable_shares import missing_batch_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

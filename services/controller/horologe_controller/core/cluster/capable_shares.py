@@ -5,57 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, LOAD_SIZE, Estimate, new_pace, profiled_ns
+from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, LOAD_SIZE, Estimate, ModelProfiles, new_pace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from horologe_common.models import Profile
+    from horologe_common.models import ModelSpec, Profile
+    from horologe_common.wire import ModelReport
     from horologe_controller.core.cluster.planned_models import PlannedModels
-    from horologe_controller.core.cluster.residency import ClusterChanges
-    from horologe_controller.core.cluster.share import Share
-
-    ProfiledDurations = dict[int, int]
-    """Durations in ns by batch size, LOAD under `LOAD_SIZE`."""
-
-
-class ModelProfiles:
-    """Distinct profiles of the shares that can run each model. The last one is kept when no share can."""
-
-    def __init__(self) -> None:
-        self._seeds: dict[str, dict[tuple[tuple[int, int], ...], ProfiledDurations]] = {}
-        self._shortest_ns: dict[tuple[str, int], int] = {}
-        """Results of `shortest_ns` since the last change."""
-
-    def __contains__(self, model: str) -> bool:
-        return model in self._seeds
-
-    def add_profile(self, model: str, profile: Profile) -> ProfiledDurations:
-        """Return the profile's durations, as one object for all shares with an equal profile."""
-        self._shortest_ns.clear()
-        seed = {LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns}
-        return self._seeds.setdefault(model, {}).setdefault(tuple(seed.items()), seed)
-
-    def discard_unused(self, model: str, capable: Iterable[Share]) -> None:
-        """Discard the profiles that none of the capable shares uses, but for the last."""
-        seeds = self._seeds[model]
-        for key, seed in list(seeds.items()):
-            if len(seeds) > 1 and not any(share.estimates[model].seed_ns is seed for share in capable):
-                del seeds[key]
-                self._shortest_ns.clear()
-
-    def discard_model(self, model: str) -> None:
-        self._shortest_ns.clear()
-        del self._seeds[model]
-
-    def shortest_ns(self, model: str, size: int) -> int:
-        """Return the shortest profiled duration of a batch of `size`; 0 if no share could ever run the model."""
-        shortest_ns = self._shortest_ns.get((model, size))
-        if shortest_ns is None:
-            seeds = self._seeds.get(model, {}).values()
-            shortest_ns = min([profiled_ns(seed, size) for seed in seeds], default=0)
-            self._shortest_ns[model, size] = shortest_ns
-        return shortest_ns
+    from horologe_controller.core.cluster.share import ClusterChanges, Share
 
 
 class CapableShares:
@@ -128,3 +84,26 @@ class CapableShares:
         if not capable:
             del self.of_model[model]
         self.profiles.discard_unused(model, capable)
+
+
+def runnable_profile(
+    model: ModelReport, served: ModelSpec | None, pages_total: int, *, reloading: bool
+) -> Profile | None:
+    """Return the model's profile if a share of `pages_total` could run it; None for another content or batch sizes.
+
+    `served`: the spec of all workers, None if there is none yet. `reloading`: workers read the model again, and may
+    run the content before or the new one.
+    """
+    spec, profile = model.spec, model.profile
+    served = served or spec
+    same_content = spec.content_hash == served.content_hash and spec.has_same_rows(served)
+    right_content = same_content or (reloading and spec.is_compatible(served))
+    fits = right_content and spec.pages <= pages_total
+    if profile is None or not fits or missing_batch_sizes(profile, served.batch_sizes):
+        return None
+    return profile
+
+
+def missing_batch_sizes(profile: Profile, sizes: tuple[int, ...]) -> list[int]:
+    """Return the batch sizes that the profile has no measurement of."""
+    return [size for size in sizes if size not in profile.exec_ns]

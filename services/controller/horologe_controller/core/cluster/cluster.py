@@ -4,28 +4,79 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_common.clock import NEVER_NS, ms
-from horologe_controller.core.cluster.capable_shares import CapableShares
+from horologe_controller.core.cluster.capable_shares import CapableShares, runnable_profile
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.message_latency import RETURN_WINDOW, MessageLatency
+from horologe_controller.core.cluster.pings import ClockOffset, Stalls
 from horologe_controller.core.cluster.planned_models import PlannedModels
-from horologe_controller.core.cluster.residency import ClusterChanges, ModelResidency
-from horologe_controller.core.cluster.share import Share
-from horologe_controller.core.cluster.worker_mirror import runnable_profile
+from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
-    from horologe_common.wire import Register
-    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
+    from horologe_common.wire import ModelReport, Register
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
 
 CACHE_NS = ms(5)
 """Lifetime of a cached minimum per share asked (`cached_exec_ns`). Refusals are decided with `best_exec_ns` instead."""
+
+
+class WorkerMirror:
+    """A connected worker process. `same_host`: it shares the controller's monotonic clock."""
+
+    def __init__(self, address: str, same_host: bool) -> None:
+        self.address = address
+        self.same_host = same_host
+        self.draining = False
+        self.last_register = 0
+        """Number of its last Register."""
+        self.clock = ClockOffset()
+        self.stalls = Stalls()
+        self.shares: dict[int, Share] = {}
+        self.models: dict[str, ModelReport] = {}
+        """Without a profile the worker cannot serve the model, for the reason."""
+        self._load_failures: dict[str, tuple[str, str]] = {}
+        """Models that no share could load -> (content, reason)."""
+
+    @property
+    def reachable(self) -> bool:
+        """Return whether actions can be sent. A worker on another host needs a measured clock offset first."""
+        return (self.same_host or self.clock.is_measured) and not self.draining
+
+    def offset_ns(self) -> int:
+        """Return what to add to the controller's time to get the worker's; 0 on the same host."""
+        return 0 if self.same_host else self.clock.offset_ns
+
+    def update_models(self, message: Register) -> None:
+        """Replace the models by those that the worker reports, without the profiles of those that fit no share.
+
+        A model that could not be loaded stays unavailable until its content changes or an operator loads it.
+        """
+        most_pages = max((share.pages_total for share in message.shares), default=0)
+        self.models = {report.spec.key: report for report in message.models}
+        for key, report in self.models.items():
+            if report.profile is not None and (pages := report.spec.pages) > most_pages:
+                self._withdraw(key, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}")
+        if message.scans is None or message.scans:
+            self._load_failures.clear()
+        for key, (content_hash, reason) in self._load_failures.items():
+            if key in self.models and self.models[key].spec.content_hash == content_hash:
+                self._withdraw(key, reason)
+
+    def mark_load_failed(self, key: str, reason: str) -> None:
+        """Record that no share of the worker can load a model."""
+        self._withdraw(key, reason)
+        self._load_failures[key] = (self.models[key].spec.content_hash, reason)
+
+    def _withdraw(self, key: str, reason: str) -> None:
+        self.models[key] = msgspec.structs.replace(self.models[key], profile=None, reason=reason, note="")
 
 
 class Cluster:

@@ -17,7 +17,13 @@ from horologe_common.clock import s, us
 from horologe_common.core.instruments import WINDOW, RollingQuantile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from horologe_common.models import Profile
+    from horologe_controller.core.cluster.share import Share
+
+    ProfiledDurations = dict[int, int]
+    """Durations in ns by batch size, LOAD under `LOAD_SIZE`."""
 
 LOAD_SIZE = 0
 """Key of LOAD among the batch sizes of an estimate."""
@@ -272,6 +278,45 @@ def efficient_sizes(seed_ns: Mapping[int, int]) -> frozenset[int]:
             best_row_ns = row_ns
             sizes.append(size)
     return frozenset(sizes)
+
+
+class ModelProfiles:
+    """Distinct profiles of the shares that can run each model. The last one is kept when no share can."""
+
+    def __init__(self) -> None:
+        self._seeds: dict[str, dict[tuple[tuple[int, int], ...], ProfiledDurations]] = {}
+        self._shortest_ns: dict[tuple[str, int], int] = {}
+        """Results of `shortest_ns` since the last change."""
+
+    def __contains__(self, model: str) -> bool:
+        return model in self._seeds
+
+    def add_profile(self, model: str, profile: Profile) -> ProfiledDurations:
+        """Return the profile's durations, as one object for all shares with an equal profile."""
+        self._shortest_ns.clear()
+        seed = {LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns}
+        return self._seeds.setdefault(model, {}).setdefault(tuple(seed.items()), seed)
+
+    def discard_unused(self, model: str, capable: Iterable[Share]) -> None:
+        """Discard the profiles that none of the capable shares uses, but for the last."""
+        seeds = self._seeds[model]
+        for key, seed in list(seeds.items()):
+            if len(seeds) > 1 and not any(share.estimates[model].seed_ns is seed for share in capable):
+                del seeds[key]
+                self._shortest_ns.clear()
+
+    def discard_model(self, model: str) -> None:
+        self._shortest_ns.clear()
+        del self._seeds[model]
+
+    def shortest_ns(self, model: str, size: int) -> int:
+        """Return the shortest profiled duration of a batch of `size`; 0 if no share could ever run the model."""
+        shortest_ns = self._shortest_ns.get((model, size))
+        if shortest_ns is None:
+            seeds = self._seeds.get(model, {}).values()
+            shortest_ns = min([profiled_ns(seed, size) for seed in seeds], default=0)
+            self._shortest_ns[model, size] = shortest_ns
+        return shortest_ns
 
 
 def profiled_ns(seed_ns: Mapping[int, int], size: int) -> int:

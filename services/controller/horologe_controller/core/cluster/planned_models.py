@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import PlannedModel, ResourcePlan
-    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 
 
 class PlannedModels:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_common.clock import NEVER_NS, s
 from horologe_controller.core.cluster.dynamic_pace import DynamicPace
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials, new_pace
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Lane
@@ -17,14 +16,83 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common import wire
-    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.message_latency import MessageLatency
-    from horologe_controller.core.cluster.residency import ClusterChanges, ModelResidency
 
 
 STREAM_NS = s(5)
 """Time after a step for which its stream counts as open here: only its submitter knows when it ends."""
+
+
+class ClusterChanges:
+    """Changes of the cluster since the last `clear`.
+
+    The mirror writes through the `mark_*` methods. `Planner.plan` reads and clears all but the last two,
+    `Controller._adopt_model_changes` those.
+    """
+
+    def __init__(self) -> None:
+        self.shares: dict[Share, bool] = {}
+        """Changed shares. True: the share is reachable now, or the set of models that it can hold changed."""
+        self.resident_models: dict[tuple[Share, str], bool] = {}
+        """Models that were placed on a share or removed from it."""
+        self.shares_reconfigured = False
+        """True if `shares` contains a True."""
+        self.revised_models: dict[str, bool] = {}
+        """Models with a new spec, and models that no share can run any more. Their requests are queued again."""
+        self.unservable: dict[tuple[Share, str], bool] = {}
+        """Models that occupy pages of a share which cannot run them any more. They are unloaded."""
+
+    def mark_share(self, share: Share) -> None:
+        """Record that the actions or the models of the share have changed."""
+        self.shares.setdefault(share, False)
+
+    def mark_reconfigured(self, share: Share) -> None:
+        """Record that the share can hold other models than before, or can be reached now."""
+        self.shares[share] = self.shares_reconfigured = True
+
+    def mark_residency(self, share: Share, model: str) -> None:
+        """Record that the model was placed on the share or removed from it."""
+        self.shares.setdefault(share, False)
+        self.resident_models[share, model] = True
+
+    def mark_revised(self, model: str) -> None:
+        """Record that requests for the model have to be queued again."""
+        self.revised_models[model] = True
+
+    def mark_unservable(self, share: Share, model: str) -> None:
+        """Record that the share holds the model and cannot run it."""
+        self.unservable[share, model] = True
+
+    def clear(self) -> None:
+        """Start an empty record for the next plan."""
+        self.shares.clear()
+        self.resident_models.clear()
+        self.shares_reconfigured = False
+
+
+class ModelResidency:
+    """Shares that hold each model (resident or being loaded). Shares keep it up to date."""
+
+    def __init__(self, changes: ClusterChanges) -> None:
+        self.shares_of: dict[str, dict[Share, bool]] = {}
+        """Model key -> share -> whether the model is resident there already."""
+        self._changes = changes
+
+    def add_model(self, share: Share, model: str, *, resident: bool) -> None:
+        self.shares_of.setdefault(model, {})[share] = resident
+        self._changes.mark_residency(share, model)
+
+    def remove_model(self, share: Share, model: str) -> None:
+        shares = self.shares_of[model]
+        del shares[share]
+        if not shares:
+            del self.shares_of[model]
+        self._changes.mark_residency(share, model)
+
+    def count_resident(self, model: str) -> int:
+        """Return the number of shares where the model is resident."""
+        return sum(self.shares_of.get(model, {}).values())
 
 
 class Share:
@@ -246,39 +314,3 @@ class Share:
         assert not any(self.residency.shares_of[model][self] for model in self.loading if model not in self.standby)
         assert self.held.keys() <= self.standby.keys()
         assert not self.standby.keys() & (self.estimates.keys() | self.resident.keys())
-
-
-class LoadBackoff:
-    """Exponential backoff of LOADs that a worker refused, by share and model.
-
-    A worker refuses a LOAD for reasons that pass: too many pending actions, no free pages yet, a missed window. A
-    successful LOAD or the worker's next Register resets the backoff. LOADs that fail are not retried: see
-    `ModelCatalogue.mark_load_failed`.
-    """
-
-    def __init__(self, first_ns: int = ms(10), max_ns: int = s(5)) -> None:
-        """Pause for `first_ns`, doubled with each further refusal up to `max_ns`."""
-        self._first_ns = first_ns
-        self._max_ns = max_ns
-        self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()
-        """Retry times; valid while `Share.load_retry_ns` has the same."""
-        self.due_ns: int | None = None
-        """When `end_expired` is to be called next; None if no share is in backoff."""
-
-    def record_refusal(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
-        """Start a backoff. If no share can load the model now, its queued requests are checked again."""
-        refusals = share.load_refusals[model] = share.load_refusals.get(model, 0) + 1
-        pause_ns = min(self._first_ns << min(refusals - 1, 62), self._max_ns)
-        retry_ns = share.load_retry_ns[model] = now_ns + pause_ns
-        self._retries.push((share, model), retry_ns)
-        self.due_ns = self._retries.smallest_priority()
-        if cluster.load_retry_ns(model):
-            cluster.changes.mark_revised(model)
-
-    def end_expired(self, now_ns: int, cluster: Cluster) -> None:
-        """End the backoffs whose time has passed, so that the scheduler considers their shares again."""
-        for share, model in self._retries.pop_up_to(now_ns):
-            if share.load_retry_ns.get(model, NEVER_NS) <= now_ns:  # not reset by a successful LOAD or a Register
-                del share.load_retry_ns[model]
-                cluster.changes.mark_reconfigured(share)
-        self.due_ns = self._retries.smallest_priority()

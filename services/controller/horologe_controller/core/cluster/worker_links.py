@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.wire import Drain
+from horologe_controller.core.cluster.cluster import WorkerMirror
 from horologe_controller.core.cluster.report_checks import check_register, is_clock_sample
-from horologe_controller.core.cluster.worker_mirror import WorkerMirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

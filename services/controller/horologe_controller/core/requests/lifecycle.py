@@ -20,8 +20,7 @@ from horologe_controller.core.actions import ActionMetrics
 from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.requests.awaited_models import AwaitedModels
-from horologe_controller.core.requests.request import Request
-from horologe_controller.core.requests.request_table import RequestTable
+from horologe_controller.core.requests.request import Request, RequestTable
 from horologe_controller.core.scheduling.decisions import Reason, Refusal
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horologe_common.models import ModelSpec
-    from horologe_controller.core.cluster.residency import ModelResidency
-    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import RequestQueues
     from horologe_controller.core.traffic import Traffic
