@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_common.clock import us
-from horologe_controller.core.scheduling.batch_window import BatchWindow, find_window, target_size
-from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
+from horologe_controller.core.scheduling.batch_window import BatchWindow, EarlyDrop, find_window, target_size
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class DeferredParameters(PolicyParameters, frozen=True):
     dropped for a larger batch."""
 
 
-class Deferred(SchedulingPolicy):
+class Deferred(EarlyDrop):
     """Batches that wait as long as they can grow. A share may stay idle although requests are queued."""
 
     Parameters = DeferredParameters
@@ -65,10 +65,6 @@ class Deferred(SchedulingPolicy):
                 return None
         rank = Rank(1, first.deadline_ns - expected_ns, first.id)
         return Strategy(rank, queue, window.size, range(window.place, window.place + window.requests), expected_ns)
-
-    def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
-        """Return the number of requests that would have been late in the batch that was formed."""
-        return queue.first_in_time(end_ns, queue.spec.max_batch)
 
 
 def _extend_window(

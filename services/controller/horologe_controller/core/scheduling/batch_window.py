@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_controller.core.scheduling.queues import ModelQueue
+
+
+class EarlyDrop(SchedulingPolicy):
+    """A policy that refuses the requests at the head of a queue that would have been late in the batch behind them."""
+
+    def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
+        """Return the number of requests that would have been late in the batch that was formed."""
+        return queue.first_in_time(end_ns, queue.spec.max_batch)
 
 
 class BatchWindow(NamedTuple):

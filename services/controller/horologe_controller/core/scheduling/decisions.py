@@ -25,28 +25,23 @@ class Batch(msgspec.Struct):
 
 
 class Reason(StrEnum):
-    """Why the controller refuses a request. The values are label values of `horologe_refused_total`."""
+    """Why the controller refuses a request: label value of `horologe_refused_total`, and sentence for the submitter."""
 
-    EXECUTION_TOO_LONG = "execution_too_long"
-    WORK_AHEAD = "work_ahead"
-    LOAD_BACKOFF = "load_backoff"
-    NO_WORKER = "no_worker"
-    OVERDUE = "overdue"
-    EXPIRED = "expired"
-    BATCH_FORMED = "batch_formed"
-    QUEUE_FULL = "queue_full"
+    EXECUTION_TOO_LONG = "execution_too_long", "its execution alone takes past its deadline"
+    WORK_AHEAD = "work_ahead", "the work ahead of it takes past its deadline"
+    LOAD_BACKOFF = "load_backoff", "its model is loaded nowhere, and workers refuse to load it"
+    NO_WORKER = "no_worker", "no connected worker can serve its model"
+    OVERDUE = "overdue", "its turn did not come in time"
+    EXPIRED = "expired", "its deadline passed in the queue"
+    BATCH_FORMED = "batch_formed", "it is too late for the batch that was formed"
+    QUEUE_FULL = "queue_full", "the limit of queued requests (controller.max_queued) is reached"
 
+    sentence: str
 
-SENTENCES = {
-    Reason.EXECUTION_TOO_LONG: "its execution alone takes past its deadline",
-    Reason.WORK_AHEAD: "the work ahead of it takes past its deadline",
-    Reason.LOAD_BACKOFF: "its model is loaded nowhere, and workers refuse to load it",
-    Reason.NO_WORKER: "no connected worker can serve its model",
-    Reason.OVERDUE: "its turn did not come in time",
-    Reason.EXPIRED: "its deadline passed in the queue",
-    Reason.BATCH_FORMED: "it is too late for the batch that was formed",
-    Reason.QUEUE_FULL: "the limit of queued requests (controller.max_queued) is reached",
-}
+    def __new__(cls, label: str, sentence: str) -> Reason:
+        reason = str.__new__(cls, label)
+        reason._value_, reason.sentence = label, sentence
+        return reason
 
 
 class Refusal(msgspec.Struct):
@@ -61,7 +56,7 @@ class Refusal(msgspec.Struct):
 
     def describe(self) -> str:
         """Return the sentence for the submitter, with the missing time, rounded up to microseconds, if it is known."""
-        sentence = SENTENCES[self.reason]
+        sentence = self.reason.sentence
         if self.retry_after_ns <= 0:
             return sentence
         return f"{sentence}: it would end {-(-self.retry_after_ns // 1000) / 1000:g} ms late"

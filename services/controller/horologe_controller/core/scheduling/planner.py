@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.message_latency import LookAhead, look_ahead
-from horologe_controller.core.scheduling.admission import Admission, count_cost
+from horologe_controller.core.scheduling.admission import Admission, LateRefusals, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit, urgent_strategy
 from horologe_controller.core.scheduling.client_order import share_batch
 from horologe_controller.core.scheduling.decisions import Batch, Decisions, Reason, Refusal
-from horologe_controller.core.scheduling.late_refusals import LateRefusals
 from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
