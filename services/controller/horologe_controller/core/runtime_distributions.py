@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +35,6 @@ GRID = 96
 """Points of the common grid of all kinds, in even ratios: over a range of 1 to 20 they are 3% apart."""
 SLOW_STEP, MOST_STEPS = 1.05, 110
 """Slowness of a device is distinguished in powers of 1.05, up to 200 times."""
-MAX_CACHED_KINDS, MAX_CACHED_ROWS = 4096, 1024
-"""Cached pairs of application and length, and longest rows. A cache is cleared when it is full."""
 
 
 class LongestRow:
@@ -92,7 +91,6 @@ class RuntimeDistributions:
             raise ValueError("parts: got none, wanted at least one distribution")
         self.base_ns = base_ns
         self._batch_scales = tuple(batch_scales)
-        self._scales: dict[int, float] = {}
         self.parts = sorted(_with_marginals(parts), key=lambda part: (part.solo.mean_ns, part.application, part.length))
         rows = [part.solo.excess_over(base_ns) for part in self.parts]
         self.row_mean_ns: list[float] = [row.mean_ns for row in rows]
@@ -111,13 +109,19 @@ class RuntimeDistributions:
         """The most that a row of the kind, or of a kind before it, adds."""
         self._grid: list[float] = self.grid_ns.tolist()
         self._rows = rows
-        self._needed_ns: dict[tuple[int, int], float] = {}
-        self._most_per_ns: dict[tuple[int, int, int], float] = {}
-        self._longest_rows: dict[tuple[int, ...], LongestRow] = {}
-        self._slowed: dict[int, RuntimeDistributions] = {}
+        self.scale = cache(self._find_scale)
+        """Return how often what the longest row adds counts in a batch of the size."""
+        self.kind_of = lru_cache(4096)(self._find_kind)
+        """Return the kind of an application and a length."""
+        self.longest_row = lru_cache(1024)(self._find_longest_row)
+        """Return the distribution of what the longest of rows of these kinds, ascending, adds."""
+        self.needed_ns = cache(self._find_needed_ns)
+        """Return the median of what a batch (kind, size) takes beside `base_ns`."""
+        self.most_per_ns = cache(self._find_most_per_ns)
+        """Return the most requests per ns that a batch (kind, count, size) serves if its longest row is of the kind."""
+        self._slowed = cache(self._slow_down)
         self._kind_of_part: dict[tuple[str, int], int] = {}
         self._lengths: dict[str, list[int]] = {}
-        self._cached_kinds: dict[tuple[str, int], int] = {}
         for kind, part in enumerate(self.parts):
             self._kind_of_part[part.application, part.length] = kind
             if part.length:
@@ -137,10 +141,10 @@ class RuntimeDistributions:
         step = min(MOST_STEPS, round(math.log(slowness) / math.log(SLOW_STEP)))
         if step <= 0:
             return self
-        slowed = self._slowed.get(step)
-        if slowed is None:
-            slowed = self._slowed[step] = self.scaled(SLOW_STEP**step)
-        return slowed
+        return self._slowed(step)
+
+    def _slow_down(self, step: int) -> RuntimeDistributions:
+        return self.scaled(SLOW_STEP**step)
 
     def scaled(self, factor: float) -> RuntimeDistributions:
         """Return these distributions with all times multiplied by the factor."""
@@ -174,58 +178,30 @@ class RuntimeDistributions:
         scale = self.scale(request.spec.compiled_batch_size(request.rows))
         return int(self.base_ns + scale * (least_ns - self.base_ns))
 
-    def kind_of(self, application: str, length: int) -> int:
-        """Return the most specific kind for a request: its own bucket of lengths, or the nearest above."""
-        key = application, length
-        kind = self._cached_kinds.get(key)
-        if kind is None:
-            if len(self._cached_kinds) >= MAX_CACHED_KINDS:
-                self._cached_kinds.clear()
-            kind = self._cached_kinds[key] = self._find_kind(application, length)
-        return kind
+    def _find_needed_ns(self, kind: int, size: int) -> float:
+        return self.scale(size) * self._rows[kind].quantile_ns(0.5 ** (1 / size))
 
-    def needed_ns(self, kind: int, size: int) -> float:
-        """Return the median of what a batch of `size` rows of the kind takes beside `base_ns`."""
-        needed_ns = self._needed_ns.get((kind, size))
-        if needed_ns is None:
-            needed_ns = self.scale(size) * self._rows[kind].quantile_ns(0.5 ** (1 / size))
-            self._needed_ns[kind, size] = needed_ns
-        return needed_ns
+    def _find_most_per_ns(self, kind: int, count: int, size: int) -> float:
+        return count / int(self.base_ns + self.scale(size) * self.longest_row((kind,)).high_ns)
 
-    def most_per_ns(self, kind: int, count: int, size: int) -> float:
-        """Return the most requests per ns that a batch of `count` in `size` serves if its longest row is of `kind`."""
-        key = kind, count, size
-        most = self._most_per_ns.get(key)
-        if most is None:
-            row_ns = self.longest_row((kind,)).high_ns
-            most = self._most_per_ns[key] = count / int(self.base_ns + self.scale(size) * row_ns)
-        return most
+    def _find_longest_row(self, kinds: tuple[int, ...]) -> LongestRow:
+        """Return the product of the CDFs of independent rows (ORLOJ section 4.2), as a sum of logs."""
+        return LongestRow(self._grid, np.exp(self.log_cdf[list(kinds)].sum(axis=0)))
 
-    def longest_row(self, kinds: tuple[int, ...]) -> LongestRow:
-        """Return the distribution of what the longest of rows of these kinds, ascending, adds.
-
-        The CDF of the largest of independent rows is the product of theirs (ORLOJ section 4.2): a sum of logs.
-        """
-        row = self._longest_rows.get(kinds)
-        if row is None:
-            if len(self._longest_rows) >= MAX_CACHED_ROWS:
-                self._longest_rows.clear()
-            row = LongestRow(self._grid, np.exp(self.log_cdf[list(kinds)].sum(axis=0)))
-            self._longest_rows[kinds] = row
-        return row
-
-    def scale(self, size: int) -> float:
-        """Return how often what the longest row adds counts in a batch of `size`; `size` if no batch was measured.
+    def _find_scale(self, size: int) -> float:
+        """Return the scale of a batch of `size`; `size` if no batch was measured.
 
         Between measured sizes it is interpolated. Beyond them a row costs as much as in the largest measured batch: a
         gain that was not measured is not assumed.
         """
-        scale = self._scales.get(size)
-        if scale is None:
-            scale = self._scales[size] = _interpolate_scale(self._batch_scales, size)
-        return scale
+        if not self._batch_scales:
+            return float(size)
+        sizes = [measured for measured, _ in self._batch_scales]
+        scale = float(np.interp(size, sizes, [scale for _, scale in self._batch_scales]))
+        return scale * max(1.0, size / sizes[-1])
 
     def _find_kind(self, application: str, length: int) -> int:
+        """Return the most specific kind for a request: its own bucket of lengths, or the nearest above."""
         for name in (application, ""):
             lengths = self._lengths.get(name, [])
             if length and lengths:
@@ -250,15 +226,6 @@ def store_distributions(stored: MutableMapping[str, RuntimeDistributions], messa
         for part in message.histograms
     ]
     stored[message.model] = RuntimeDistributions(message.base_ns, parts, message.batch_scales)
-
-
-def _interpolate_scale(batch_scales: Sequence[tuple[int, float]], size: int) -> float:
-    """Return the scale of a batch of `size` from ascending (size, scale) pairs."""
-    if not batch_scales:
-        return float(size)
-    sizes = [measured for measured, _ in batch_scales]
-    scale = float(np.interp(size, sizes, [scale for _, scale in batch_scales]))
-    return scale * max(1.0, size / sizes[-1])
 
 
 def _with_marginals(parts: Sequence[SoloDistribution]) -> list[SoloDistribution]:

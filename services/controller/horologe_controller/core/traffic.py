@@ -1,8 +1,4 @@
-"""The ledger: what arrived, started and was lost lately, by model and by share.
-
-It is told of arrivals, batches, and requests that were lost for lack of time. Whoever wants to know how busy a share
-is, how often a model is asked for or how much is lost, asks it.
-"""
+"""The ledger: what arrived, started and was lost lately, and how busy shares were, by model and by share."""
 
 from __future__ import annotations
 

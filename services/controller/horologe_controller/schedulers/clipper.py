@@ -2,9 +2,8 @@
 
 Each model has a limit on each share (section 4.4.1), set by additive increase and multiplicative decrease or by
 quantile regression. Nothing is predicted for a single request: the oldest request of any model goes next, and a batch
-that was given to a share runs however late it is. The paper does not say what happens to requests whose deadline passes
-in the queue. Its implementation (ucbrise/clipper, `task_executor.hpp`) orders a queue by deadline and drops them when
-the next batch is taken, and so does this one.
+that was given to a share runs however late it is. Requests whose deadline passes in the queue are dropped when the next
+batch is taken, as in Clipper's implementation (ucbrise/clipper, `task_executor.hpp`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_common.core.instruments import quantile
+from horologe_controller.core.scheduling.batch_window import head_window
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
@@ -118,16 +118,14 @@ class Clipper(SchedulingPolicy):
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
         first, full = queue[0], self.limit(share, queue.model).largest_size(queue.spec.batch_sizes)
-        most = max(full, queue.spec.compiled_batch_size(first.rows))
-        for size in queue.batch_sizes():
-            if size <= most and (count := queue.count_filling(0, size)):
-                waits_until_ns = first.arrival_ns + self.parameters.delay_ns
-                if size < full and start_ns < waits_until_ns:
-                    self.waits.hold_queue(queue, waits_until_ns)
-                    return None
-                rank = Rank(1, first.arrival_ns, first.id)
-                return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
-        return None
+        if (window := head_window(queue, full)) is None:
+            return None
+        waits_until_ns = first.arrival_ns + self.parameters.delay_ns
+        if window.size < full and start_ns < waits_until_ns:
+            self.waits.hold_queue(queue, waits_until_ns)
+            return None
+        rank, expected_ns = Rank(1, first.arrival_ns, first.id), estimate.predict(now_ns, window.size)
+        return Strategy(rank, queue, window.size, window.places, expected_ns)
 
     def on_result(self, action: Action, took_ns: int) -> None:
         """Adapt the limit to the batch's duration, against the budget of its first request."""

@@ -56,7 +56,7 @@ class Deferred(EarlyDrop):
         if window is None:
             return None
         window = _extend_window(queue, start_ns, window, expect_ns)
-        first, expected_ns = queue[window.place], expect_ns(window.size)
+        first, expected_ns = queue[window.places[0]], expect_ns(window.size)
         larger = next((size for size in queue.spec.batch_sizes if size > window.size), None)
         if larger is not None:
             closes_ns = first.deadline_ns - expect_ns(larger)
@@ -64,17 +64,18 @@ class Deferred(EarlyDrop):
                 self.waits.hold_queue(queue, closes_ns - START_DELAY_NS)
                 return None
         rank = Rank(1, first.deadline_ns - expected_ns, first.id)
-        return Strategy(rank, queue, window.size, range(window.place, window.place + window.requests), expected_ns)
+        return Strategy(rank, queue, window.size, window.places, expected_ns)
 
 
 def _extend_window(
     queue: ModelQueue, start_ns: int, window: BatchWindow, expect_ns: Callable[[int], int]
 ) -> BatchWindow:
     """Extend a window to the largest size in which its first request is still in time."""
-    deadline_ns = queue[window.place].deadline_ns
+    first = window.places[0]
     for size in queue.batch_sizes():
         if size <= window.size:
             break
-        if start_ns + expect_ns(size) <= deadline_ns and (count := queue.count_filling(window.place, size)):
-            return BatchWindow(size, window.place, count)
+        in_time = start_ns + expect_ns(size) <= queue[first].deadline_ns
+        if in_time and (count := queue.count_filling(first, size)):
+            return BatchWindow(size, range(first, first + count))
     return window

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_controller.core.scheduling.batch_window import head_window
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.schedulers.clipper import ClipperParameters
@@ -33,13 +34,10 @@ class Fifo(SchedulingPolicy):
         """Return the largest batch within the limit, at least the smallest size."""
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
-        first, limit = queue[0], self._limits.get(queue.model, 1.0)
-        for size in queue.batch_sizes():
-            allowed = size <= limit or size == queue.spec.compiled_batch_size(first.rows)
-            if allowed and (count := queue.count_filling(0, size)):
-                rank = Rank(0, first.arrival_ns, first.id)
-                return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
-        return None
+        if (window := head_window(queue, self._limits.get(queue.model, 1.0))) is None:
+            return None
+        rank, expected_ns = Rank(0, queue[0].arrival_ns, queue[0].id), estimate.predict(now_ns, window.size)
+        return Strategy(rank, queue, window.size, window.places, expected_ns)
 
     def on_result(self, action: Action, took_ns: int) -> None:
         """Adapt the limit of the model to the batch's duration, against the budget of its first request."""

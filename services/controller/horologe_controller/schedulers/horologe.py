@@ -1,8 +1,7 @@
-"""Default policy for static and dynamic models: run what gets most requests in time for the device's time.
+"""Default policy: run what gets most requests in time for the device's time (docs/scheduling.md).
 
-Batches of a model whose execution times are known as distributions come from `batch_value`. Among the batch sizes of a
-static model, and between models, the batch with the earliest *virtual start* goes first: the last start that meets its
-first deadline, earlier the more requests it serves for its time. See docs/scheduling.md.
+The batch with the earliest *virtual start* goes first: the last start that meets its first deadline, earlier the more
+requests it serves for its time.
 """
 
 from __future__ import annotations
@@ -132,19 +131,15 @@ class Horologe(SchedulingPolicy):
     ) -> Strategy | None:
         """Return the batch with the earliest virtual start.
 
-        The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
-        its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for
-        its time, and may have to leave the first ones behind, for which only a smaller one is fast enough. Sizes whose
-        rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes have
-        come too late goes after all others, if the queue can fill these sizes in time again: else all its batches are
-        small, and the model would starve behind others.
+        The candidates are, for each size, the requests with the earliest deadlines that are in time in it by the
+        median. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for its time,
+        and may have to leave the first ones behind. A batch for which larger, cheaper sizes have come too late goes
+        after all others, if the queue can fill these sizes in time again: else all its batches are small, and the model
+        would starve. While the queue loses requests, others wait for each place: its batch is the largest one that is
+        in time even if it takes long.
 
-        While the queue loses requests, others wait for each place. Then its batch is the largest one, of requests that
-        are in time even if it takes long. Small batches for the most urgent requests would serve fewer of them, which
-        makes those behind them as urgent.
-
-        A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
-        that comes late would cost all of them their turn, and leave the share idle.
+        A worker starts the batch while the median leaves its last request in time. If the first one decided, a late
+        message would cost all of them their turn, and leave the share idle.
         """
         seed_ns, weight, advance = estimate.seed_ns, self._weight(queue), self._advance
         alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])

@@ -82,8 +82,7 @@ class Nexus(EarlyDrop):
         if window is None:
             return None
         rank = Rank(1, self._turns.get(share, {}).get(queue.model, 0), queue[0].id)
-        places = range(window.place, window.place + window.requests)
-        return Strategy(rank, queue, window.size, places, planned_ns(window.size))
+        return Strategy(rank, queue, window.size, window.places, planned_ns(window.size))
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the model's turn."""

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
 
 PACE_BATCHES = 16
-"""Batches of the average of `DynamicPace`. Fewer follow single inputs, more follow a change of the device late
-(experiments/results/schedulers.md). The median of ten, as of static models, says more about the inputs than about the
-device."""
+"""Batches of the average. Fewer follow single inputs, more follow a change of the device late. The median of ten, as of
+static models, says more about the inputs than about the device (experiments/results/schedulers.md)."""
 DEVICE_SPREAD = 0.1
 """Standard deviation of equal batches on one device, as a part of their mean."""
 
@@ -23,9 +22,9 @@ DEVICE_SPREAD = 0.1
 class DynamicPace:
     """Pace of a share in batches of dynamic models: their times over the expected ones.
 
-    It is the mean of the last 16 batches, and the profile counts as one. Each counts by the inverse of its variance,
-    since a batch whose time is hard to predict says little about the device. It counts for at most `OUTLIER` times the
-    pace before it, or the batch before it, whichever is more.
+    It is the mean of the last `PACE_BATCHES`, and the profile counts as one. Each counts by the inverse of its
+    variance, since a batch whose time is hard to predict says little about the device. It counts for at most `OUTLIER`
+    times the pace before it, or the batch before it, whichever is more.
 
     The mean is dropped after `TRIAL_NS` without a batch, or `TRIAL_EXECS` times the duration of the last one: a share
     that counts as too slow for every request runs no batch that would show its recovery.
@@ -62,10 +61,7 @@ def profiled_slowness(cluster: Cluster, share: Share, spec: ModelSpec) -> float:
 
 
 def expected_pace(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) -> float:
-    """Return the expected times of a dynamic model on the share as a multiple of its distributions.
-
-    That is its profile over the shortest one of all shares, times the pace of static models.
-    """
+    """Return the expected times of a dynamic model on the share as a multiple of its distributions."""
     return share.slowness(now_ns) * profiled_slowness(cluster, share, spec)
 
 

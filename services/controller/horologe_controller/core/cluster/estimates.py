@@ -1,11 +1,8 @@
 """Predicted durations of a model on a share: recent measurements, or the profile where there are none.
 
-One stall is not a model's time. A single outlier counts only among ten measurements, whose second largest decides; with
-fewer, only a second slow batch shows that the model has become slow. An outlier that a stall of the worker explains
-does not count at all.
-
-A prediction that is too long refuses requests, and refused requests are not measured. So where a prediction has
-refused all requests of a budget for a while, one request is admitted as a trial (`Estimate.allow_trial`).
+One stall is not a model's time: with fewer than ten measurements, only a second slow batch shows that the model has
+become slow. A prediction that is too long refuses requests, and refused requests are not measured. So where a
+prediction has refused all requests of a budget for a while, one is admitted as a trial (`Estimate.allow_trial`).
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ TRIAL_NS = s(1)
 """Pause before the second trial of a model against a profile. It doubles with each failed trial, up to
 `TRIAL_DOUBLINGS` times. A share has at most one trial in this time, whatever the models: an idle share is busy when the
 next request comes. If this pause doubled too, a model with a wrong profile beside 100 with right ones and short SLOs
-might get no trial for an hour (experiments/results/schedulers.md)."""
+might get no trial for an hour (experiments/results/schedulers.md). See also `DynamicPace`."""
 TRIAL_DOUBLINGS = 6
 PROFILE_PART = 4
 """A trial may assume a quarter of the profile: profiles measured on a machine in use were up to five times too long."""

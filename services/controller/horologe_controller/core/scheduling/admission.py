@@ -64,8 +64,7 @@ class Admission:
 
     These count if they could be in time in a full batch. They go first, and take at least as long as full batches on
     all shares, after what these execute. So a refusal costs little: if the request were queued, it would be given up
-    later, or another one in its place. What is queued for other models does not count. How much of the time they get is
-    for the policy to decide, batch by batch.
+    later, or another one in its place. How much time other models get is for the policy to decide, batch by batch.
     """
 
     def __init__(self, enabled: bool) -> None:

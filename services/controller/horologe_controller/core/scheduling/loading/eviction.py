@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Eviction:
     """A LOAD of a model on a share, and the only copies there that are worth more than it.
 
-    A further copy of the model never evicts the only copy of one that is asked for at least as often. A first copy
-    does if the LOAD serves more requests than it costs. It serves a batch of the queued requests that it would help, as
+    A further copy never evicts the only copy of a model that is asked for at least as often. A first copy does if the
+    LOAD serves more requests than it costs. It serves a batch of the queued requests that it would help, as
     far as the share has time for them. It costs the difference of how often both are asked for, times the time until
     the evicted one is back, as far as this exceeds the budget of its requests, `MEMORY_NS` at most. It is back after a
     batch of the model and a LOAD. Requests count by their weights.
