@@ -15,7 +15,7 @@ from harness.model_folders import SIGNATURE, a_folder, a_pytorch_model, onnx_byt
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec, check_request
 from horologe_common.status import InvalidInput
-from horologe_common.wire import Answer, Predict, Query, Ship, Shipped, Tensor
+from horologe_common.wire import Answer, ModelReport, Predict, Query, Ship, Shipped, Tensor
 from horologe_controller.core.cluster.capable_shares import runnable_profile
 from horologe_frontend.core.application_requests import DeclaredApplications
 from horologe_frontend.oip.model_documents import model_config, repository_index
@@ -27,7 +27,6 @@ from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_common.wire import ModelReport
     from horologe_gpu_worker.core.lanes import Operation
 
 PYTHON = "class Model:\n    def predict_batch(self, inputs):\n        return {'y': inputs['x']}\n"
