@@ -160,7 +160,7 @@ class LoadPlanner:
 
         `urgent`: the model that needs it most of all.
         """
-        demand = self.demand
+        demand, traffic, eviction = self.demand, self._traffic, None
         self._update_full(now_ns)
         starting = {(batch.share, batch.model): True for batch in plan.start}
         drainable: tuple[Share, str] | None = None
@@ -170,7 +170,8 @@ class LoadPlanner:
             pages = cluster.specs[model].pages
             if pages >= self._full.get(share, pages + 1):
                 continue
-            eviction = self._guard(now_ns, share, model, cluster)
+            if traffic is not None:  # else only copies are evicted like others
+                eviction = Eviction(now_ns, share, model, cluster, demand, traffic, self._wait_ns)
             victims = _choose_victims(now_ns, share, pages, demand, starting, eviction)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
@@ -214,12 +215,6 @@ class LoadPlanner:
         if now_ns >= self._refill_ns:
             self._full.clear()
             self._refill_ns = NEVER_NS
-
-    def _guard(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> Eviction | None:
-        """Return what keeps only copies from a LOAD for demand; None if nothing does."""
-        if self._traffic is None:
-            return None
-        return Eviction(now_ns, share, model, cluster, self.demand, self._traffic, self._wait_ns)
 
     def _candidates(self, now_ns: int, specs: Mapping[str, ModelSpec], model: str) -> list[Share]:
         """Return shares that a LOAD can be given to, the least loaded first.
