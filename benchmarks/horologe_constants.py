@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from horologe_controller.core import longest_row, runtime_distributions, traffic
-from horologe_controller.core.cluster import lane
+from horologe_controller.core import runtime_distributions, traffic
+from horologe_controller.core.cluster import message_latency
 from horologe_controller.core.scheduling import admission, batch_value, device_price
 from horologe_controller.core.scheduling.loading import demand, eviction
 from horologe_controller.schedulers import horologe
@@ -37,10 +37,10 @@ CONSTANTS: dict[str, tuple[ModuleType, ...]] = {
     **dict.fromkeys(("LEAST_BUDGET", "MOST_LOST"), (horologe,)),
     **dict.fromkeys(("SMOOTHING_BATCHES", "FAIR_PART", "FAIR_POWER"), (traffic,)),
     "MEMORY_NS": (traffic, eviction),
-    "MARGIN_PART": (lane,),
+    "MARGIN_PART": (message_latency,),
     **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), (batch_value,)),
     **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), (device_price,)),
-    "HOPELESS_QUANTILE": (runtime_distributions, longest_row),
+    "HOPELESS_QUANTILE": (runtime_distributions, batch_value),
     "RESERVED_PART": (admission,),
     "CAPACITY_PART": (demand,),
 }

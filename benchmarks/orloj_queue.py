@@ -69,7 +69,7 @@ class QueueBench:
         insert, first = self.queue.insert, self.key
         begin_ns = time.thread_time_ns()
         for key, deadline_ns in enumerate(deadlines, first):
-            insert(key, key % len(MEDIANS_MS), ((deadline_ns, 1.0),))
+            insert(key, key % len(MEDIANS_MS), deadline_ns)
         self.insert_ns.append((time.thread_time_ns() - begin_ns) / count)
         self.key += count
 
@@ -121,7 +121,7 @@ def main() -> int:
     machine = report.describe_machine()
     rng = np.random.default_rng(1)
     groups = [Distribution.from_samples(rng.lognormal(np.log(ms(median)), 0.5, 1000)) for median in MEDIANS_MS]
-    scores = Scores(SIZES, groups, mixture(groups), BASE_NS)
+    scores = Scores(SIZES, groups, mixture(groups), BASE_NS, 1e-4)
     rows = [
         measure(scores, order, pending, options.steps)
         for pending in options.pending

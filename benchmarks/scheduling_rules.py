@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 from horologe_common.clock import NEVER_NS
 from horologe_controller.core import traffic
-from horologe_controller.core.cluster import estimates, lane
+from horologe_controller.core.cluster import estimates, message_latency
 from horologe_controller.core.scheduling import admission, batch_value, queues
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.loading import demand, eviction
@@ -93,11 +93,11 @@ RULES: dict[str, tuple[Change, ...]] = {
     "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
     "dynamic: what may be in time": (Change(batch_value, "_latest", returns([])),),
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
-    "ahead: more batches": (Change(lane, "MORE_IN_FLIGHT", 1),),
-    "ahead: overruns": (Change(lane, "OVERRUN_LIMIT_NS", 0),),
+    "ahead: more batches": (Change(message_latency, "MORE_IN_FLIGHT", 1),),
+    "ahead: overruns": (Change(message_latency, "OVERRUN_LIMIT_NS", 0),),
     "admission": (Change(admission, "_least_lateness_ns", returns(0)),),
     "admission: reserve": (Change(admission, "RESERVED_PART", 0.0),),
-    "return: margin": (Change(lane, "MARGIN_PART", 1 << 60),),
+    "return: margin": (Change(message_latency, "MARGIN_PART", 1 << 60),),
     "best effort: limit": (Change(admission.ShortestWait, "at", returns(NEVER_NS)),),
     "loads: capacity": (Change(demand, "CAPACITY_PART", 1.0),),
     "loads: only copies": (Change(eviction.Eviction, "keeps", returns(False)),),

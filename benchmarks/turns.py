@@ -57,7 +57,7 @@ def measure(side: str, clients: int, seconds: float) -> TurnsRow:
             patches.enter_context(patch.object(TurnLimit, "accept"))
             patches.enter_context(patch.object(TurnLimit, "waited_ns", return_value=0))
         if "in_flight" in SIDES[side]:
-            patches.enter_context(patch("horologe_controller.core.cluster.lane.MORE_IN_FLIGHT", 1))
+            patches.enter_context(patch("horologe_controller.core.cluster.message_latency.MORE_IN_FLIGHT", 1))
         cluster = SimulatedCluster(scenario)
         cluster.run()
     total = cluster.report().total

@@ -15,7 +15,7 @@ from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.recording.recording_file import Ticked, read_segments
 from horologe_common.status import Status
 from horologe_common.wire import Answer
-from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+from horologe_controller.core.scheduling.decisions import Reason
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.explaining.recorded_requests import find_requests
@@ -207,7 +207,7 @@ def test_a_request_without_a_worker_is_not_explained_by_other_requests(tmp_path:
     path = recorded(tmp_path, SimulatedCluster(scenario))
     client, answer = list(answers(path, Status.REFUSED))[-1]
     explanation = explain(the_request(path, client, answer.id))
-    assert answer.reason == SENTENCES[Reason.NO_WORKER]
+    assert answer.reason == Reason.NO_WORKER.sentence
     assert answer.reason in explanation.verdict
     assert explanation.remedies == ["A connected worker that serves m/1."]
 

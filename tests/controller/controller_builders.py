@@ -15,7 +15,7 @@ from horologe_controller.settings import ControllerSettings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_controller.core.cluster.share import LoadBackoff
+    from horologe_controller.core.cluster.load_backoff import LoadBackoff
 
 FRONTEND, SELECTOR, TUNER = "frontend/0#1", "selector/0#1", "tuner/0#1"
 WORKER, OTHER = "worker/0#1", "worker/1#1"

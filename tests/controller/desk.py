@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from harness.builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import PAGE_BYTES
-from horologe_common.wire import Register, Share
+from horologe_common.wire import Register, Share, Submit
 from horologe_controller.core.actions import Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
     from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.scheduling.decisions import Refusal
     from horologe_controller.core.scheduling.planner import Planner
-    from horologe_controller.core.scheduling.scheduler import Refusal
 
 NOW = s(1000)
 
@@ -45,10 +45,9 @@ class SchedulerDesk:
 
     def a_request(self, now_ns: int, spec: ModelSpec, budget_ms: float, rows: int = 1, **fields: Any) -> Request:
         self.requests += 1
-        number, given = self.requests, {"best_effort": False} | fields
-        return Request(
-            number, "s", number, spec, spec.key, rows, "f", number, now_ns, now_ns + ms(budget_ms), **given
-        )  # fmt: skip
+        number, budget_ns = self.requests, ms(budget_ms)
+        submit = Submit(number, spec.key, budget_ns, rows, "f", number, **fields)
+        return Request(number, "s", submit, spec, now_ns, now_ns + budget_ns)
 
     def add(self, now_ns: int, *requests: Request) -> list[Refusal]:
         """Queue requests that arrive in one turn. Return the refusals."""
@@ -79,12 +78,17 @@ class Desk(SchedulerDesk):
         model: str = "m",
         rows: int = 1,
         solo: bool = False,
-        urgent_ns: int | None = None,
+        urgent_after_ns: int = 0,
     ) -> Request:
         request = self.a_request(
-            now_ns, self.specs[model], budget_ms, rows, best_effort=best_effort, solo=solo, urgent_ns=urgent_ns
+            now_ns,
+            self.specs[model],
+            budget_ms,
+            rows,
+            best_effort=best_effort,
+            solo=solo,
+            urgent_after_ns=urgent_after_ns,
         )
-        request.shape_key = -request.id if solo else 0
         self.add(now_ns, request)
         return request
 

@@ -9,7 +9,7 @@ from harness.builders import a_spec
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Submit, Tensor
-from horologe_controller.core.requests.request_table import RequestTable
+from horologe_controller.core.requests.request import RequestTable
 from horologe_frontend.core.model_versions import ModelVersions
 
 Y = (TensorSpec("y", "FP32", (-1, 8)),)

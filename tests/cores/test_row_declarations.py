@@ -15,8 +15,8 @@ from harness.model_folders import SIGNATURE, a_folder, a_pytorch_model, onnx_byt
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec, check_request
 from horologe_common.status import InvalidInput
-from horologe_common.wire import Answer, Predict, Query, Ship, Shipped, Tensor
-from horologe_controller.core.cluster.runnable import runnable_profile
+from horologe_common.wire import Answer, ModelReport, Predict, Query, Ship, Shipped, Tensor
+from horologe_controller.core.cluster.capable_shares import runnable_profile
 from horologe_frontend.core.application_requests import DeclaredApplications
 from horologe_frontend.oip.model_documents import model_config, repository_index
 from horologe_gpu_worker.repository.manifest import InvalidModel
@@ -27,7 +27,6 @@ from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_common.wire import ModelReport
     from horologe_gpu_worker.core.lanes import Operation
 
 PYTHON = "class Model:\n    def predict_batch(self, inputs):\n        return {'y': inputs['x']}\n"
@@ -184,8 +183,8 @@ def test_workers_that_found_different_rows_do_not_share_requests() -> None:
     batched = a_spec("wave")
     alone = msgspec.structs.replace(batched, batched=False, batch_sizes=(1,))
     profile = a_profile(sizes=(1, 2, 4, 8, 16))
-    assert runnable_profile((batched, profile, "", ""), alone, 100, reloading=False) is None
-    assert runnable_profile((alone, profile, "", ""), alone, 100, reloading=False) is profile
+    assert runnable_profile(ModelReport(batched, profile), alone, 100, reloading=False) is None
+    assert runnable_profile(ModelReport(alone, profile), alone, 100, reloading=False) is profile
 
 
 def test_an_application_of_both_kinds_takes_one_row() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from horologe_common import wire
 from horologe_common.clock import ms, s
-from horologe_controller.core.cluster.lane import Action, MessageLatency
+from horologe_controller.core.cluster.lane import Action
+from horologe_controller.core.cluster.message_latency import MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.loading.demand import ShareLoads
 
@@ -53,5 +54,4 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
 
 
 def _action(share: Share, number: int, start_ns: int, takes_ns: int) -> Action:
-    end_ns = start_ns + takes_ns
-    return Action(number, "infer", share, "m", 1, [], 0, start_ns, end_ns, takes_ns, end_ns)
+    return Action(number, share, "m", 1, [], 0, start_ns, takes_ns)

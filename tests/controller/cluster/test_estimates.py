@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s, us
 from horologe_common.core.instruments import AGE_NS, RollingQuantile
-from horologe_controller.core.cluster.dynamic_pace import PACE_AGE_NS, PACE_BATCHES, DynamicPace
+from horologe_controller.core.cluster.dynamic_pace import PACE_BATCHES, DynamicPace
 from horologe_controller.core.cluster.estimates import (
+    ENOUGH,
     PROFILE_PART,
-    STALLS_IN_A_ROW,
     TRIAL_EXECS,
     TRIAL_NS,
     Estimate,
     ShareTrials,
     new_pace,
 )
-from horologe_controller.core.cluster.lane import Action, MessageLatency
+from horologe_controller.core.cluster.lane import Action
+from horologe_controller.core.cluster.message_latency import MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
@@ -112,10 +113,10 @@ def test_a_single_slow_exec_does_not_slow_the_other_models_of_a_share() -> None:
 
 def test_slow_batches_that_a_stall_explains_do_not_count_unless_there_are_many_in_a_row() -> None:
     estimate = an_estimate(FAST_NS, FAST_NS)
-    for _ in range(STALLS_IN_A_ROW):
+    for _ in range(ENOUGH):
         assert not estimate.observe(1, 1, SLOW_NS, stalled=True)
     assert estimate.observe(1, 1, FAST_NS, stalled=True), "as long as predicted"
-    for _ in range(STALLS_IN_A_ROW):
+    for _ in range(ENOUGH):
         assert not estimate.observe(1, 1, SLOW_NS, stalled=True)
     assert estimate.predict(2, 1) == FAST_NS
     assert [estimate.observe(2, 1, SLOW_NS, stalled=True) for _ in range(2)] == [True, False]
@@ -194,8 +195,8 @@ def test_batches_whose_time_is_hard_to_predict_say_little() -> None:
 def test_it_is_dropped_where_no_batch_shows_a_recovery() -> None:
     pace = after_batches(*[3.0] * PACE_BATCHES)
     end_ns = ms(10 * (PACE_BATCHES - 1))
-    assert pace.at(end_ns + PACE_AGE_NS) > 2.0
-    assert pace.at(end_ns + PACE_AGE_NS + 1) == 1.0
+    assert pace.at(end_ns + TRIAL_NS) > 2.0
+    assert pace.at(end_ns + TRIAL_NS + 1) == 1.0
     pace.observe(end_ns + s(5), ms(10), ms(10), 0.05)
     assert pace.at(end_ns + s(5)) == pytest.approx(1.0)
 
@@ -222,7 +223,7 @@ def test_the_margin_covers_batches_that_take_longer_than_predicted() -> None:
     for number in range(200):
         start_ns = number * ms(20)
         end_ns = start_ns + ms(10) + (ms(3) if number % 50 == 0 else 0)
-        action = Action(number, "infer", share, "m", 1, [], start_ns, start_ns, 0, ms(10), start_ns + ms(10))
+        action = Action(number, share, "m", 1, [], start_ns, start_ns, ms(10))
         latency.observe(end_ns, action, start_ns, end_ns)
     assert latency.reserved_ns(end_ns, ms(100), ms(10), 0, ms(1)) == ms(3)
 

@@ -10,7 +10,7 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Drain, Infer, Load, Register, Share
-from horologe_controller.core.cluster.handover import HANDOVER_NS
+from horologe_controller.core.cluster.worker_links import HANDOVER_NS
 
 if TYPE_CHECKING:
     from horologe_controller.core.controller import Controller

@@ -16,7 +16,7 @@ from horologe_common.wire import (
     Outcome,
     RefusedAgain,
 )
-from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+from horologe_controller.core.scheduling.decisions import Reason
 
 
 def test_a_hopeless_request_is_refused_at_once_with_the_missing_time(scheduler: str) -> None:
@@ -93,7 +93,7 @@ def test_without_workers_requests_wait_until_they_cannot(scheduler: str) -> None
     controller.tick(wake_ns)
     (outcome,) = sent(controller, Outcome)
     assert (outcome.status, outcome.retry_after_ns) == (Status.REFUSED, 0), "a later deadline might not help"
-    assert outcome.reason == SENTENCES[Reason.NO_WORKER]
+    assert outcome.reason == Reason.NO_WORKER.sentence
     counts = {key[3]: value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total"}
     assert {code for code, value in counts.items() if value} == {Reason.NO_WORKER}
 

@@ -9,7 +9,7 @@ from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome
-from horologe_controller.core.cluster.share import LoadBackoff
+from horologe_controller.core.cluster.load_backoff import LoadBackoff
 
 if TYPE_CHECKING:
     from horologe_controller.core.controller import Controller

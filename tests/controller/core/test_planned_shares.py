@@ -160,8 +160,8 @@ def test_devices_have_the_shares_of_the_workers_that_report_their_id() -> None:
     devices = bench.controller.cluster.devices
     assert {name: device.percent for name, device in devices.by_id.items()} == {"gpu-0": 100, "worker/2": 100}
     left, right, own = bench.controller.cluster.shares()
-    assert list(devices.of(left).neighbours(left)) == [right]
-    assert list(devices.of(own).neighbours(own)) == []
+    assert list(devices.of(left).shares) == [left, right]
+    assert list(devices.of(own).shares) == [own]
     bench.lose(bench.workers[0])
     assert devices.by_id["gpu-0"].percent == 60
     bench.controller.refresh_stats()

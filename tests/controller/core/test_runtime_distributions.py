@@ -12,7 +12,7 @@ from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution, maximum_of
 from horologe_common.recording import snapshot
-from horologe_common.wire import Distributions, DurationHistogram
+from horologe_common.wire import Distributions, DurationHistogram, Submit
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution, store_distributions
 
@@ -74,7 +74,7 @@ def test_unknown_requests_are_like_most_samples() -> None:
 def test_the_mean_and_the_deviation_of_a_batch() -> None:
     known = RuntimeDistributions(0, [SoloDistribution("a", 0, Distribution.from_samples([ms(10), ms(30)]))])
     spec = a_spec("m")
-    request = Request(1, "s", 1, spec, spec.key, 1, "f", 1, 0, ms(100), False)
+    request = Request(1, "s", Submit(1, spec.key, 0, 1, "f", 1), spec, 0, ms(100))
     mean_ns, spread = known.batch_moments([request], 1)
     assert mean_ns == pytest.approx(ms(20), rel=0.02)
     assert spread == pytest.approx(0.5, rel=0.05)

@@ -10,7 +10,7 @@ from horologe_common.clock import ms
 from horologe_common.distribution import Distribution
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Ping, Pong, Result
-from horologe_controller.core.cluster.stalls import STALL_NS, Stalls
+from horologe_controller.core.cluster.pings import STALL_NS, Stalls
 from horologe_controller.core.controller import Controller
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 

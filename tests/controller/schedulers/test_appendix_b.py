@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import ModelResidency, Share
+    from horologe_controller.core.scheduling.decisions import Decisions
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.scheduler import Decisions
 
 SIZES = (1, 2, 4, 8)
 

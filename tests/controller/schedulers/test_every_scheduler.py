@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.scheduler import Batch, Decisions, Refusal
+    from horologe_controller.core.scheduling.decisions import Batch, Decisions, Refusal
 
 EXEC = {size: ms(2 + 0.5 * (size - 1)) for size in (1, 2, 4, 8, 16)}  # a_profile's
 

@@ -20,7 +20,7 @@ from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.scheduler import Batch, Refusal
+    from horologe_controller.core.scheduling.decisions import Batch, Refusal
 
 BASE_NS = ms(4)
 SHORT, LONG = Distribution.from_counts([ms(5), ms(7)], [1]), Distribution.from_counts([ms(20), ms(40)], [1])

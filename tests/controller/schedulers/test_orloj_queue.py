@@ -29,13 +29,13 @@ LATENCY = [[batch_of([one] + [MIXED] * (size - 1), BASE_NS) for one in GROUPS] f
 MEAN_NS = [MIXED.batch(BASE_NS, size).mean_ns for size in SIZES]
 
 
-def equation_2(latency: Distribution, mean_ns: float, b: float, deadline_ns: int, t_ns: int, cost: float) -> float:
+def equation_2(latency: Distribution, mean_ns: float, b: float, deadline_ns: int, t_ns: int) -> float:
     """Return eq. 2 as printed in the paper, in ms; h is the density in the bin."""
     mean, score = mean_ns / 1e6, 0.0
     deadline, t = (deadline_ns - t_ns) / 1e6, 0.0  # times count from t: then nothing overflows
     edges = (latency.edges_ns / 1e6).tolist()
     for mass, low, high in zip(latency.mass.tolist(), edges[:-1], edges[1:], strict=True):
-        factor = mass / (high - low) * cost / (mean * b)
+        factor = mass / (high - low) / (mean * b)
         if t < deadline - high:
             score += factor * (math.exp(b * high) - math.exp(b * low)) * math.exp(-b * deadline) * math.exp(b * t)
         elif t < deadline - low:
@@ -51,7 +51,6 @@ class Pending(NamedTuple):
     group: int
     deadline_ns: int
     rows: int
-    cost: float
 
 
 class Oracle:
@@ -73,7 +72,7 @@ class Oracle:
     def score(self, place: int, key: int, t_ns: int) -> float:
         one = self.requests[key]
         latency, mean_ns = self.latency[place][one.group], self.mean_ns[place]
-        return equation_2(latency, mean_ns, self.b_per_ms, one.deadline_ns, t_ns, one.cost)
+        return equation_2(latency, mean_ns, self.b_per_ms, one.deadline_ns, t_ns)
 
     def late(self, t_ns: int) -> list[int]:
         return sorted(self.requests.keys() - {key for place in range(len(SIZES)) for key in self.viable(place, t_ns)})
@@ -93,26 +92,24 @@ class Oracle:
         return max(full)[1]
 
 
-insertions = st.tuples(st.just("insert"), st.integers(0, 2), st.integers(1, 150), st.sampled_from([1.0, 1.0, 2.5]))
-removals = st.tuples(st.just("remove"), st.integers(0, 99), st.just(0), st.just(0.0))
-choices = st.tuples(st.just("choose"), st.integers(0, 12), st.just(0), st.just(0.0))
+insertions = st.tuples(st.just("insert"), st.integers(0, 2), st.integers(1, 150))
+removals = st.tuples(st.just("remove"), st.integers(0, 99), st.just(0))
+choices = st.tuples(st.just("choose"), st.integers(0, 12), st.just(0))
 steps = st.lists(st.one_of(insertions, insertions, removals, choices), max_size=40)
 
 
 @pytest.mark.parametrize("b_per_ms", [1e-4, 1e-1])
 @given(steps, st.booleans())
-def test_it_chooses_what_algorithm_1_chooses(
-    b_per_ms: float, told: list[tuple[str, int, int, float]], earliest: bool
-) -> None:
+def test_it_chooses_what_algorithm_1_chooses(b_per_ms: float, told: list[tuple[str, int, int]], earliest: bool) -> None:
     scores = scores_of(b_per_ms)
     oracle = Oracle(b_per_ms, earliest=earliest)
     queue: ScoreQueue[int] = ScoreQueue(scores, earliest=earliest)
     t_ns = NOW
-    for key, (what, number, left_ms, cost) in enumerate(told):
+    for key, (what, number, left_ms) in enumerate(told):
         if what == "insert":
             deadline_ns = t_ns + ms(left_ms) + key  # no two alike
-            oracle.requests[key] = Pending(number, deadline_ns, 1, cost)
-            queue.insert(key, number, ((deadline_ns, cost),))
+            oracle.requests[key] = Pending(number, deadline_ns, 1)
+            queue.insert(key, number, deadline_ns)
         elif what == "remove" and oracle.requests:
             gone = sorted(oracle.requests)[number % len(oracle.requests)]
             del oracle.requests[gone]
@@ -140,45 +137,23 @@ def test_alpha_and_beta_are_equation_2(left_ms: float, group: int, b_per_ms: flo
     oracle = Oracle(b_per_ms, earliest=True)
     scores = scores_of(b_per_ms)
     for place in range(len(SIZES)):
-        due_ns = np.array([[left_ms * 1e6 + ms(7)]])
-        found = scores.parts(place, np.array([group]), due_ns - ms(7), due_ns, np.ones((1, 1)))
+        due_ns = np.array([left_ms * 1e6 + ms(7)])
+        found = scores.parts(place, np.array([group]), ms(7), due_ns)
         alpha, beta, since_ns, until_ns = (float(one[0]) for one in found)
         assert since_ns <= ms(7) < until_ns
         for t_ns in (ms(7), min(until_ns - 1, ms(30))):
             wanted = equation_2(
-                oracle.latency[place][group], oracle.mean_ns[place], b_per_ms, int(due_ns[0, 0]), int(t_ns), 1.0
+                oracle.latency[place][group], oracle.mean_ns[place], b_per_ms, int(due_ns[0]), int(t_ns)
             )
             score_per_ms = (alpha * math.exp(b_per_ms * t_ns / 1e6) + beta) * 1e6
             assert score_per_ms == pytest.approx(wanted, rel=1e-3, abs=1e-9)
-
-
-def test_missing_several_deadlines_is_the_sum_of_missing_each() -> None:
-    """Appendix B: a cost function with several steps is a sum of single steps."""
-    scores, oracle = scores_of(sizes=(1,)), Oracle(1e-4, earliest=True)
-    together = ((NOW + ms(20), 1.0), (NOW + ms(40), 1.5), (NOW + ms(90), 4.0))
-    queue: ScoreQueue[int] = ScoreQueue(scores)
-    rival_ns = NOW + ms(120)
-    queue.insert(1, 0, together)
-    for t_ns in (NOW, NOW + ms(15), NOW + ms(35), NOW + ms(60)):
-        parts = ((NOW + ms(20), 1.0), (NOW + ms(40), 0.5), (NOW + ms(90), 2.5))
-        wanted = sum(
-            equation_2(oracle.latency[0][0], oracle.mean_ns[0], 1e-4, deadline_ns, t_ns, cost)
-            for deadline_ns, cost in parts
-        )
-        for cost, first in ((0.999, 1), (1.001, 2)):  # a rival with just less, or more
-            alone = equation_2(oracle.latency[0][1], oracle.mean_ns[0], 1e-4, rival_ns, t_ns, 1.0)
-            queue.insert(2, 1, ((rival_ns, cost * wanted / alone),))
-            keys = (queue.choose_batch(t_ns) or (0, []))[1]
-            assert keys[0] == first
-            queue.remove(2)
-    assert queue.timed_out_keys(NOW + ms(90)) == [1]
 
 
 def test_a_request_too_late_for_large_sizes_runs_in_a_smaller_one() -> None:
     scores = scores_of()
     queue: ScoreQueue[int] = ScoreQueue(scores)
     for key in range(4):
-        queue.insert(key, 1, ((NOW + ms(60), 1.0),))
+        queue.insert(key, 1, NOW + ms(60))
     sizes = [queue.choose_batch(NOW + ms(after)) for after in (0, 20, 45)]
     assert [one and one[0] for one in sizes] == [4, 2, 1]
     assert queue.timed_out_keys(NOW + ms(45)) == []
@@ -191,16 +166,16 @@ def test_the_two_orders_of_sizes() -> None:
     scores = scores_of()
     for earliest, size in ((True, 1), (False, 4)):
         queue: ScoreQueue[int] = ScoreQueue(scores, earliest=earliest)
-        queue.insert(0, 1, ((NOW + ms(8), 1.0),))
+        queue.insert(0, 1, NOW + ms(8))
         for key in range(1, 5):
-            queue.insert(key, 1, ((NOW + ms(150), 1.0),))
+            queue.insert(key, 1, NOW + ms(150))
         assert (queue.choose_batch(NOW) or (0, []))[0] == size
 
 
 def test_rows_fill_a_batch() -> None:
     queue: ScoreQueue[int] = ScoreQueue(scores_of())
     for key, rows in enumerate((3, 1, 2)):
-        queue.insert(key, 1, ((NOW + ms(150) + key, 1.0),), rows)
+        queue.insert(key, 1, NOW + ms(150) + key, rows)
     assert queue.choose_batch(NOW) == (4, [0, 1])
     queue.remove(1)
     assert queue.choose_batch(NOW) == (4, [0])
@@ -216,8 +191,8 @@ def test_the_base_of_times_moves_before_an_overflow() -> None:
     queue: ScoreQueue[int] = ScoreQueue(scores)
     for key in range(20):
         deadline_ns = NOW + s(key) + ms(100)
-        oracle.requests[key] = Pending(key % 3, deadline_ns, 1, 1.0)
-        queue.insert(key, key % 3, ((deadline_ns, 1.0),))
+        oracle.requests[key] = Pending(key % 3, deadline_ns, 1)
+        queue.insert(key, key % 3, deadline_ns)
     for key in range(20):
         t_ns = NOW + s(key)
         chosen = queue.choose_batch(t_ns)
@@ -235,7 +210,7 @@ def test_times_may_go_back_a_little() -> None:
     fresh: ScoreQueue[int] = ScoreQueue(scores)
     for one in (queue, fresh):
         for key in range(12):
-            one.insert(key, key % 3, ((NOW + ms(20 + 3 * key), 1.0),))
+            one.insert(key, key % 3, NOW + ms(20 + 3 * key))
     first = fresh.choose_batch(NOW)
     queue.choose_batch(NOW + ms(30))
     assert queue.choose_batch(NOW) == first
@@ -244,7 +219,7 @@ def test_times_may_go_back_a_little() -> None:
 def test_a_score_queue_survives_a_snapshot() -> None:
     queue: ScoreQueue[int] = ScoreQueue(scores_of(), earliest=False)
     for key in range(100):
-        queue.insert(key, key % 3, ((NOW + ms(20 + 3 * key), 1.0), (NOW + ms(60 + 3 * key), 1.5)))
+        queue.insert(key, key % 3, NOW + ms(20 + 3 * key))
     for key in range(0, 100, 7):
         queue.remove(key)
     queue.choose_batch(NOW)

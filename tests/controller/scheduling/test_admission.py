@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.desk import NOW, Desk, SchedulerDesk
 from harness.builders import a_spec
 from horologe_common.clock import ms
-from horologe_controller.core.scheduling.scheduler import Reason, Refusal
+from horologe_controller.core.scheduling.decisions import Reason, Refusal
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from harness.builders import a_report, a_spec
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution
-from horologe_common.wire import Register
+from horologe_common.wire import Register, Submit
 from horologe_common.wire import Share as Told
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
@@ -219,7 +219,7 @@ def test_the_queue_with_the_lowest_rank_goes_first(
             number += 1
             deadline_ns = NOW + ms(left)
             rows = 1 + number % most_rows
-            request = Request(number, "s", number, spec, spec.key, rows, "f", number, NOW, deadline_ns, False)
+            request = Request(number, "s", Submit(number, spec.key, 0, rows, "f", number), spec, NOW, deadline_ns)
             request.application = application
             policy.on_requests_arrived([request], cluster)
             queue.insert([request])

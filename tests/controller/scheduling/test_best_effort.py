@@ -136,7 +136,7 @@ def test_a_best_effort_batch_shrinks_to_the_time_that_a_tight_request_leaves() -
 @policies
 def test_an_urgent_request_goes_before_all_others_when_it_has_waited(name: str) -> None:
     desk = Desk(name, [("m", "long")], ("m", "long"))
-    desk.ask(NOW, 30_000, best_effort=True, model="long", solo=True, urgent_ns=NOW + ms(50))
+    desk.ask(NOW, 30_000, best_effort=True, model="long", solo=True, urgent_after_ns=ms(50))
     started = []
     for now_ns in range(NOW, NOW + ms(200), ms(1)):
         desk.ask(now_ns, 500)

@@ -14,10 +14,11 @@ from controller.desk import NOW, Desk
 from controller.every_scheduler import LATE_ON_PURPOSE
 from harness.builders import a_spec
 from horologe_common.clock import ms, s
+from horologe_common.wire import Submit
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.client_order import KNOWN_CLIENTS, share_batch
+from horologe_controller.core.scheduling.decisions import Reason, Refusal
 from horologe_controller.core.scheduling.queues import ModelQueue
-from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
@@ -33,10 +34,8 @@ CAPACITY = 800.0
 
 def a_request(number: int, client: str, deadline_ms: float = 400, rows: int = 1, **fields: Any) -> Request:
     spec = a_spec()
-    request = Request(
-        number, "selector/0#1", number, spec, spec.key, rows, "frontend/0#1", number, 0, ms(deadline_ms), False
-    )
-    request.client = client
+    submit = Submit(number, spec.key, ms(deadline_ms), rows, "frontend/0#1", number, client=client)
+    request = Request(number, "selector/0#1", submit, spec, 0, ms(deadline_ms))
     for name, value in fields.items():
         setattr(request, name, value)
     return request

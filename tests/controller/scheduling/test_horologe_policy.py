@@ -10,7 +10,8 @@ from controller.desk import NOW, Desk
 from harness.builders import a_spec
 from horologe_common import wire
 from horologe_common.clock import ms, s
-from horologe_controller.core.cluster.lane import Action, LookAhead, MessageLatency, look_ahead
+from horologe_controller.core.cluster.lane import Action
+from horologe_controller.core.cluster.message_latency import LookAhead, MessageLatency, look_ahead
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
@@ -198,7 +199,7 @@ def ahead() -> LookAhead:
     latency = MessageLatency(return_window=10)
     share = Share("w", wire.Share(0, "d", 10), 0, ModelResidency(ClusterChanges()), latency)
     for waited_ns in (*[ms(1) // 2] * 2, *[ms(1)] * 8):
-        action = Action(1, "infer", share, "m", 1, [], 0, 0, 0, 0, NOW_NS)
+        action = Action(1, share, "m", 1, [], 0, NOW_NS, 0)
         latency.observe(NOW_NS, action, NOW_NS - waited_ns, NOW_NS - waited_ns)
     return look_ahead(NOW_NS, latency, ControllerSettings(), just_in_time=True)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from controller.desk import NOW, Desk
 from harness.builders import a_spec
 from horologe_common.clock import ms, s
+from horologe_common.wire import Submit
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.queues import RequestQueues
@@ -20,7 +21,7 @@ from horologe_controller.core.traffic import Traffic
 def test_demand_drops_removed_requests(order: list[int]) -> None:
     demand, spec = Demand(RequestQueues()), a_spec()
     requests = {
-        number: Request(number, "s", number, spec, spec.key, 1, "h", number, 0, 100 + number, False) for number in order
+        number: Request(number, "s", Submit(number, spec.key, 0, 1, "h", 0), spec, 0, 100 + number) for number in order
     }
     for number, request in requests.items():
         request.cost_ns = 1

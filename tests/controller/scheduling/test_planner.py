@@ -13,7 +13,7 @@ from harness.builders import a_spec
 from horologe_common.clock import ms, us
 from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import Profile
-from horologe_common.wire import ModelReport, Register
+from horologe_common.wire import ModelReport, Register, Submit
 from horologe_common.wire import Share as Told
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.estimates import Estimate, efficient_sizes
@@ -42,7 +42,7 @@ def test_a_rank_only_grows_with_the_start(name: str, times: list[int], deadlines
     queue = ModelQueue(spec)
     for number, deadline in enumerate(deadlines):
         at_ns = NOW + ms(deadline)
-        queue.insert([Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, at_ns, False)])
+        queue.insert([Request(number, "s", Submit(number, spec.key, 0, 1, "f", number), spec, NOW, at_ns)])
     policy = SCHEDULERS[name](ControllerSettings(scheduler=name))
     strategies = [policy.best_batch(NOW, NOW + ms(start), share, queue) for start in sorted(starts)]
     ranks = [strategy.rank for strategy in strategies if strategy is not None]
@@ -149,8 +149,7 @@ def test_a_policy_that_ignores_deadlines_needs_no_wake_up_for_them() -> None:
 def test_an_action_that_ends_before_its_turn_changes_nothing_for_the_one_that_runs() -> None:
     lane, share = Lane(), next(Desk("clockwork", [()]).cluster.shares())
     first, second = (
-        Action(number, "infer", share, "m/1", 1, [], NOW, NOW + ms(begin), NOW + ms(begin + 100), ms(100), 0)
-        for number, begin in ((1, 0), (2, 100))
+        Action(number, share, "m/1", 1, [], NOW, NOW + ms(begin), ms(100)) for number, begin in ((1, 0), (2, 100))
     )
     lane.pending = {1: first, 2: second}
     lane.finish_action(second, NOW + ms(97))

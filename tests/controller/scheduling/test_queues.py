@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from controller.desk import NOW, Desk
 from harness.builders import a_spec
 from horologe_common.clock import ms
+from horologe_common.wire import Submit
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
@@ -16,9 +17,8 @@ SPEC = a_spec()
 
 
 def a_request(number: int, deadline_ns: int, rows: int = 1, best_effort: bool = False) -> Request:
-    return Request(
-        number, "selector/0#1", number, SPEC, SPEC.key, rows, "frontend/0#1", number, 0, deadline_ns, best_effort
-    )
+    submit = Submit(number, SPEC.key, deadline_ns, rows, "frontend/0#1", number, best_effort=best_effort)
+    return Request(number, "selector/0#1", submit, SPEC, 0, deadline_ns)
 
 
 WAITING = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 4)), max_size=30)

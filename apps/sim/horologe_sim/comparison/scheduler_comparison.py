@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.wire import Infer
-from horologe_controller.schedulers import DEFAULT
+from horologe_controller.settings import ControllerSettings
 from horologe_sim.comparison.bound import measured_requests, score_bound
 from horologe_sim.comparison.played_load import build_load
 from horologe_sim.controller_only.controller_world import ControllerWorld
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from horologe_sim.controller_only.direct_device import DirectDevice
     from horologe_sim.scenario.scenario import Scenario
 
+DEFAULT = ControllerSettings().scheduler
 COMPARED = (DEFAULT, "clockwork", "orloj", "edf", "nexus", "deferred", "clipper")
 """Schedulers that are compared if none is named. fifo refuses nothing, so it has no place beside them."""
 POPULAR = 0.01

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+from horologe_controller.core.scheduling.decisions import Reason
 
 if TYPE_CHECKING:
     from horologe_sim.explaining.request_history import Attempt, LoadHistory, RequestHistory, SubmitHistory, Work
@@ -271,7 +271,7 @@ def find_remedies(request: RequestHistory, submit: SubmitHistory | None, attempt
 
 
 def _without_refusal(submit: SubmitHistory) -> list[str]:
-    if submit.reason == SENTENCES[Reason.NO_WORKER]:
+    if submit.reason == Reason.NO_WORKER.sentence:
         return [f"A connected worker that serves {submit.model}."]
     remedies, missing_ns = [], submit.missing_ns
     slack_ns = submit.deadline_ns - submit.arrived_ns - submit.expected_ns

@@ -11,7 +11,7 @@ from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.core.cluster.dynamic_pace import profiled_slowness
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Action
-from horologe_controller.core.scheduling.scheduler import Reason
+from horologe_controller.core.scheduling.decisions import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Lane
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.scheduler import Batch, Decisions
+    from horologe_controller.core.scheduling.decisions import Batch, Decisions
 
-PREDICTION_ERROR, COMPLETION_ERROR = "horologe_prediction_error_seconds", "horologe_completion_error_seconds"
 STATUS_NAMES = {int(status): status.name for status in Status}
-FAILURES = ("REFUSED", "FAILED", "TOO_LATE", "MISSING_INPUT")
-"""Statuses of failed actions. Their counters start at 0."""
 
 
 def error_side(error_ns: int) -> str:
@@ -169,7 +166,7 @@ class Actions:
         action = self._append_load(self._next_id(), now_ns, share, model, start_ns, expected_ns)
         worker = self._cluster.workers[share.worker]
         earliest_ns = now_ns + worker.offset_ns()
-        latest_ns = earliest_ns + (action.end_ns - now_ns) + ACTION_GRACE_NS
+        latest_ns = earliest_ns + (action.promised_ns - now_ns) + ACTION_GRACE_NS
         load = Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns, worker.last_register)
         return Out(share.worker, load)
 
@@ -184,20 +181,18 @@ class Actions:
         return self._last_id
 
     def _append_infer(self, now_ns: int, batch: Batch) -> Action:
-        estimate, end_ns = batch.share.estimates.get(batch.model), batch.start_ns + batch.expected_ns
+        share, size, estimate = batch.share, batch.batch_size, batch.share.estimates.get(batch.model)
+        slack_ns = estimate.slack_ns(size) if estimate else 0
         action = Action(
             self._next_id(),
-            "infer",
-            batch.share,
+            share,
             batch.model,
-            batch.batch_size,
+            size,
             batch.requests,
             now_ns,
             batch.start_ns,
-            end_ns,
             batch.expected_ns,
-            end_ns,
-            estimate.slack_ns(batch.batch_size) if estimate else 0,
+            slack_ns,
         )
         self._append(action)
         return action
@@ -205,21 +200,9 @@ class Actions:
     def _append_load(
         self, action_id: int, now_ns: int, share: Share, model: str, start_ns: int, expected_ns: int
     ) -> Action:
-        spec, end_ns = self._cluster.specs.get(model), start_ns + expected_ns
-        action = Action(
-            action_id,
-            "load",
-            share,
-            model,
-            LOAD_SIZE,
-            [],
-            now_ns,
-            start_ns,
-            end_ns,
-            expected_ns,
-            end_ns,
-            is_beside=spec is not None and spec.loads_beside,
-        )
+        spec = self._cluster.specs.get(model)
+        is_beside = spec is not None and spec.loads_beside
+        action = Action(action_id, share, model, LOAD_SIZE, [], now_ns, start_ns, expected_ns, is_beside=is_beside)
         self._append(action)
         return action
 
@@ -256,7 +239,8 @@ class ActionMetrics:
         self._stats = stats
         self._models: dict[tuple[str, str], ModelTotals] = {}
         self.refusals = ModelCounters(stats, "horologe_refused_total", tuple(Reason))
-        stats.create_counters("horologe_actions_total", ("load", "infer"), FAILURES)
+        failures = "REFUSED", "FAILED", "TOO_LATE", "MISSING_INPUT"
+        stats.create_counters("horologe_actions_total", ("load", "infer"), failures)
         self.admission_slack = stats.create_histogram("horologe_admission_slack_seconds")
 
     def record_result(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
@@ -267,8 +251,10 @@ class ActionMetrics:
             return
         if not result.rows:  # with missing rows, a smaller batch ran than the one predicted
             error_ns, late_ns = took_ns - action.expected_ns, end_ns - action.promised_ns
-            stats.observe(PREDICTION_ERROR, action.kind, error_side(error_ns), value=abs(error_ns))
-            stats.observe(COMPLETION_ERROR, action.kind, error_side(late_ns), value=abs(late_ns))
+            side = error_side(error_ns)
+            stats.observe("horologe_prediction_error_seconds", action.kind, side, value=abs(error_ns))
+            side = error_side(late_ns)
+            stats.observe("horologe_completion_error_seconds", action.kind, side, value=abs(late_ns))
         if action.requests:
             spec = action.requests[0].spec
             labels = spec.name, spec.version

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.scheduling.scheduler import Refusal
+    from horologe_controller.core.scheduling.decisions import Refusal
 
     EndedAction = tuple[Action, int, int, int]
     """Action, its duration, its end and its status."""

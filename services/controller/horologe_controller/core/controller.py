@@ -40,11 +40,10 @@ from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.dynamic_pace import observe_batch
-from horologe_controller.core.cluster.handover import Handovers
+from horologe_controller.core.cluster.load_backoff import LoadBackoff
+from horologe_controller.core.cluster.pings import STALL_NS
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.report_checks import failed_result
-from horologe_controller.core.cluster.share import LoadBackoff
-from horologe_controller.core.cluster.stalls import STALL_NS
 from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from horologe_common.rollouts import ControllerState
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling import scheduler
+    from horologe_controller.core.scheduling.decisions import Decisions
     from horologe_controller.settings import ControllerSettings
 
 PING_NS = ms(250)
@@ -89,8 +88,7 @@ class Controller:
         observers = RequestObservers(self._metrics, self._events, self._activity)
         self._requests = RequestLifecycle(settings, self.cluster, self.scheduler, self.catalogue, self._post, observers)
         self._actions = Actions(address, self.cluster)
-        self._handovers = Handovers(self.cluster, self._actions.load_model)
-        self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, self._handovers, host)
+        self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, host)
         self._load_backoff = load_backoff or LoadBackoff()
         self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
@@ -147,8 +145,8 @@ class Controller:
         if self.catalogue.discovery.missing and self.catalogue.discovery.update(now_ns):
             self.out.extend(self.catalogue.refresh_and_announce())
             self._requests.admit_awaited()
-        if self._handovers.until_ns:
-            self.out.extend(self._handovers.release_finished(now_ns))
+        if self._workers.handovers:
+            self.out.extend(self._workers.release_finished(now_ns))
         if self.catalogue.switches.pending:
             self.out.extend(self.catalogue.advance_switches(now_ns))
         self._adopt_model_changes(now_ns)
@@ -177,7 +175,7 @@ class Controller:
     def _adopt_model_changes(self, now_ns: int) -> None:
         """Unload what lost its requests and what shares cannot run, and requeue the requests of revised models."""
         changes = self.cluster.changes
-        if self.catalogue.released.keys:
+        if self.catalogue.released:
             self.out.extend(self._actions.unload_models(self.catalogue.pop_released(now_ns, self._requests.table)))
         if changes.unservable:
             self.out.extend(self._actions.unload_unservable(changes.unservable))
@@ -186,7 +184,7 @@ class Controller:
             self._requests.requeue_revised(now_ns, changes.revised_models)
             changes.revised_models.clear()
 
-    def _plan(self, now_ns: int) -> scheduler.Decisions:
+    def _plan(self, now_ns: int) -> Decisions:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
         self.out += self._actions.carry_out(now_ns, plan)
@@ -202,8 +200,7 @@ class Controller:
             wakes.append(self._requests.awaited.next_ns())
         if self.catalogue.switches.pending:
             wakes.append(self.catalogue.switches.next_ns())
-        if self._handovers.until_ns:
-            wakes.extend(self._handovers.until_ns.values())
+        wakes.extend([until_ns for until_ns, _ in self._workers.handovers.values()])
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def pending(self) -> int:

@@ -11,17 +11,15 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Models, ModelState, Scan
 from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, PendingLoads, matches_key, with_unchanged
-from horologe_controller.core.released_versions import ReleasedVersions
-from horologe_controller.core.reported_models import WorkerReport, combine_reports
+from horologe_controller.core.reported_models import combine_reports
 from horologe_controller.core.version_switches import VersionSwitches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from horologe_common.wire import Admit, Register
+    from horologe_common.wire import Admit, ModelReport, Register
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
-    from horologe_controller.core.cluster.runnable import WorkerModel
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
 
@@ -46,7 +44,8 @@ class ModelCatalogue:
         self._withdrawn: dict[str, bool] = {}
         """Models that an operator has unloaded."""
         self._loads = PendingLoads()
-        self.released = ReleasedVersions(self._loads, self.switches)
+        self.released: dict[str, bool] = {}
+        """Versions (keys) that lost their requests. They are unloaded when no request and no stream needs them."""
         self._states: dict[str, ModelState] = {}
         self._stale: dict[str, str] = {}
         """Models whose content in a worker's repository is not served -> the reason."""
@@ -64,8 +63,21 @@ class ModelCatalogue:
         return self._advance_loads()
 
     def pop_released(self, now_ns: int, requests: Iterable[Request]) -> list[str]:
-        """Return the versions to unload now. `requests`: all open ones."""
-        return self.released.pop_unused(now_ns, requests, self._states, self._cluster)
+        """Return the versions to unload now: those that no switch, stream, or one of all open `requests` needs."""
+        needed = {request.model: True for request in requests}
+        shares = list(self._cluster.shares())
+        needed |= {key: True for key in self.released if any(share.has_streams(now_ns, key) for share in shares)}
+        needed |= {switch.key: True for switch in self.switches.pending.values()}
+        popped = [key for key in self.released if key not in needed]
+        for key in popped:
+            del self.released[key]
+        return [key for key in popped if key in self._states and not self._states[key].traffic]
+
+    def _release_unused(self, keys: Iterable[str], states: Mapping[str, ModelState]) -> None:
+        """Release the versions that get no requests. Frontends may have requests for one that a load still drains."""
+        for key in keys:
+            if key in states and not states[key].traffic and not self._loads.is_draining(key):
+                self.released[key] = True
 
     def announce(self) -> list[Out]:
         """Return the current state for every subscriber."""
@@ -100,7 +112,8 @@ class ModelCatalogue:
         """Adopt a worker's report. A model that no worker has any more is removed, not only unavailable."""
         before = worker.models
         worker.update_models(message)
-        changed = {key: True for key, report in worker.models.items() if _has_changed(before.get(key), report)}
+        kept = [(key, report) for key, report in worker.models.items() if key in before]
+        changed = [key for key, report in kept if report.spec.content_hash != before[key].spec.content_hash]
         served = {key for other in self._cluster.workers.values() for key in other.models}
         for key in before:
             if key not in served:
@@ -120,7 +133,7 @@ class ModelCatalogue:
         It reads them again when it connects, because a Scan may have been lost with its last connection.
         """
         specs = self._cluster.specs
-        reported = [(specs.get(key), report[0]) for key, report in worker.models.items() if key not in worker.loading]
+        reported = [(specs.get(key), report.spec) for key, report in worker.models.items() if not report.loading]
         return {spec.name: True for spec, other in reported if spec and spec.content_hash != other.content_hash}
 
     def confirm_scans(self, worker: str, message: Register) -> list[Out]:
@@ -189,14 +202,13 @@ class ModelCatalogue:
 
     def _update_states(self, scanned_names: Mapping[str, bool]) -> None:
         """Recompute the states from the workers' reports, and admit the models that can be served."""
-        reports: dict[str, list[WorkerReport]] = {}
+        reports: dict[str, dict[str, ModelReport]] = {}
         for worker in self._cluster.workers.values():
             for key, report in worker.models.items():
-                reported = WorkerReport(worker.address, *report, worker.loading.get(key, ""), key in worker.retired)
-                reports.setdefault(key, []).append(reported)
+                reports.setdefault(key, {})[worker.address] = report
         self._stale, states, retired = {}, {}, {}
         for key, parts in reports.items():
-            scanned = parts[0].spec.name in scanned_names
+            scanned = key.partition("/")[0] in scanned_names
             states[key], stale, is_retired = combine_reports(parts, self._states.get(key), scanned=scanned)
             if stale:
                 self._stale[key] = stale
@@ -234,7 +246,7 @@ class ModelCatalogue:
             states |= self.switches.give_traffic(name, versions, retired, self.discovery.missing, name in scanning)
             if name in self.switches.pending and not waited:
                 self._loads.start_switch(name)
-        self.released.add_unused(retired, states)
+        self._release_unused(retired, states)
         return states
 
     def _models(self) -> Models:
@@ -265,7 +277,7 @@ class ModelCatalogue:
             if load.waiting:
                 return settles
         self._loads.finish(load)
-        self.released.add_unused(load.drained, self._states)
+        self._release_unused(load.drained, self._states)
         if not load.sender:
             return []
         if not states:
@@ -304,8 +316,3 @@ class ModelCatalogue:
         if self.discovery.missing:
             status, reason = Status.REFUSED, f"model {message.model!r} is not known yet: {self.discovery.missing}"
         return Models(message.id, (), int(status), reason)
-
-
-def _has_changed(before: WorkerModel | None, report: WorkerModel) -> bool:
-    """Return whether a worker reports another content of a model than before."""
-    return before is not None and before[0].content_hash != report[0].content_hash

@@ -32,9 +32,6 @@ class PendingLoad:
         waiting: dict[str, bool],
         before: dict[str, str],
         stage: int = 0,
-        revoked: bool = False,
-        drained: tuple[str, ...] = (),
-        fault: tuple[Status, str] | None = None,
     ) -> None:
         self.id = id
         self.sender = sender
@@ -44,11 +41,11 @@ class PendingLoad:
         self.before = before
         """Contents of the model's versions that were READY when the load was requested: key -> content hash."""
         self.stage = stage
-        self.revoked = revoked
+        self.revoked = False
         """True if the model was unloaded after this load had been requested."""
-        self.drained = drained
+        self.drained: tuple[str, ...] = ()
         """Versions (keys) that lost their requests. They are unloaded when the load is complete."""
-        self.fault = fault
+        self.fault: tuple[Status, str] | None = None
         """Why the switch has failed."""
 
 

@@ -2,75 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import instance
-from horologe_common.models import ModelSpec, Profile
 from horologe_common.wire import ModelState
-from horologe_controller.core.cluster.estimates import missing_batch_sizes
+from horologe_controller.core.cluster.capable_shares import missing_batch_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import ModelReport
 
 
-class WorkerReport(NamedTuple):
-    """A model at one worker. Without a profile, the worker cannot serve it, for the reason, or is `loading` it."""
+def combine_reports(
+    reports: Mapping[str, ModelReport], before: ModelState | None, *, scanned: bool
+) -> tuple[ModelState, str, bool]:
+    """Return (state of a model, why a worker serves a content that its repository does not have, is retired).
 
-    worker: str
-    spec: ModelSpec
-    profile: Profile | None
-    reason: str
-    note: str
-    loading: str = ""
-    retired: bool = False
-    """The worker's repository has the version no more."""
-
-
-class CombinedReport(NamedTuple):
-    """State of a model at all workers."""
-
-    state: ModelState
-    stale: str = ""
-    """Why a worker serves a content that its repository does not have. Empty: none does."""
-    retired: bool = False
-    """No worker's repository has the version any more."""
-
-
-def combine_reports(reports: Sequence[WorkerReport], before: ModelState | None, *, scanned: bool) -> CombinedReport:
-    """Return the state of a model, with the content that all workers are to run. `before`: its last state.
-
+    The state has the content that all workers are to run. The second is empty if there is no such worker. The model is
+    retired if no worker's repository has the version any more. `reports`: by worker. `before`: its last state.
     `scanned`: an operator has had it read again.
     """
-    servable = [report for report in reports if report.profile is not None]
+    servable = {worker: report for worker, report in reports.items() if report.profile is not None}
     if not servable:
-        return CombinedReport(_describe_unserved(reports, before))
-    spec, state_reason, stale = _choose_content(servable, before, scanned=scanned), "", ""
-    for worker, other, profile, reason, note, _, retired in servable:
+        return _describe_unserved(reports, before), "", False
+    spec, state_reason, stale = _choose_content(list(servable.values()), before, scanned=scanned), "", ""
+    for worker, report in servable.items():
+        other, profile, reason = report.spec, report.profile, report.reason
         if other.content_hash != spec.content_hash:
             state_reason = f"not at {worker}: its content is {other.content_hash}, wanted {spec.content_hash}"
         elif not other.has_same_rows(spec):
             state_reason = f"not at {worker}: it batches the model, and another worker found its rows dependent"
         elif profile and (missing := missing_batch_sizes(profile, spec.batch_sizes)):
             state_reason = f"not at {worker}: batch sizes: {missing} not measured there"
-        elif retired:
+        elif report.retired:
             state_reason = reason
         elif reason:
             stale = state_reason = f"serves the content before: {reason}"
         else:
-            state_reason = state_reason or note
-    return CombinedReport(ModelState(spec, "READY", state_reason), stale, all(report.retired for report in servable))
+            state_reason = state_reason or report.note
+    is_retired = all(report.retired for report in servable.values())
+    return ModelState(spec, "READY", state_reason), stale, is_retired
 
 
-def _describe_unserved(reports: Sequence[WorkerReport], before: ModelState | None) -> ModelState:
+def _describe_unserved(reports: Mapping[str, ModelReport], before: ModelState | None) -> ModelState:
     """Return the state of a model that no worker can serve now. While it is loading, its last signature holds."""
-    loading = next((report for report in reports if report.loading), None)
+    loading = next(((worker, report) for worker, report in reports.items() if report.loading), None)
     if loading is None:
-        return ModelState(reports[0].spec, "UNAVAILABLE", reports[0].reason)
-    spec = before.spec if before is not None and before.spec.has_signature else loading.spec
-    return ModelState(spec, "LOADING", f"{instance(loading.worker)}: {loading.loading}")
+        first = next(iter(reports.values()))
+        return ModelState(first.spec, "UNAVAILABLE", first.reason)
+    worker, report = loading
+    spec = before.spec if before is not None and before.spec.has_signature else report.spec
+    return ModelState(spec, "LOADING", f"{instance(worker)}: {report.loading}")
 
 
-def _choose_content(servable: Sequence[WorkerReport], before: ModelState | None, *, scanned: bool) -> ModelSpec:
+def _choose_content(servable: Sequence[ModelReport], before: ModelState | None, *, scanned: bool) -> ModelSpec:
     """Return the spec with the content to serve: the present one while a worker has it.
 
     After a load it is a content that has changed, if any worker has one: the one that most workers have.

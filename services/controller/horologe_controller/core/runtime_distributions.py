@@ -9,13 +9,13 @@ that would add 1, 1, 2 and 5 ms takes 2 + 3 * 5 = 17 ms, as every row is padded 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from horologe_common.distribution import Distribution, mixture
-from horologe_controller.core.longest_row import HOPELESS_QUANTILE, LongestRow
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
@@ -27,14 +27,42 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+EXPECTED_QUANTILE = 0.9
+"""Quantile of a batch's duration that is sent as expected, as with the estimates of static models."""
+HOPELESS_QUANTILE = 0.01
+"""A request is refused, and a batch not started, when fewer than 1% of its kind would still finish in time."""
 GRID = 96
 """Points of the common grid of all kinds, in even ratios: over a range of 1 to 20 they are 3% apart."""
-ZERO_PROBABILITY = 1e-9
-"""Replaces a probability of 0, which has no logarithm."""
 SLOW_STEP, MOST_STEPS = 1.05, 110
 """Slowness of a device is distinguished in powers of 1.05, up to 200 times."""
-MAX_CACHED_KINDS, MAX_CACHED_ROWS = 4096, 1024
-"""Cached pairs of application and length, and longest rows. A cache is cleared when it is full."""
+
+
+class LongestRow:
+    """Distribution of what the longest of rows adds: CDF on a grid, mean, standard deviation, and two quantiles."""
+
+    __slots__ = ("_cdf", "_grid_ns", "deviation_ns", "high_ns", "low_ns", "mean_ns")
+
+    def __init__(self, grid_ns: list[float], cdf: Floats) -> None:
+        """`cdf` (GRID,): at the times `grid_ns`."""
+        self._grid_ns = grid_ns
+        self._cdf: list[float] = cdf.tolist()
+        below = (cdf[1:] + cdf[:-1]) / 2
+        grid = np.array(grid_ns)
+        self.mean_ns = float(grid_ns[-1] - below @ np.diff(grid))
+        square = float(grid_ns[-1] ** 2 - below @ np.diff(grid * grid))
+        self.deviation_ns = math.sqrt(max(0.0, square - self.mean_ns**2))
+        self.high_ns, self.low_ns = np.interp((EXPECTED_QUANTILE, HOPELESS_QUANTILE), cdf, grid_ns).tolist()
+
+    def part_within(self, row_ns: float) -> float:
+        """Return the probability that the longest row adds at most `row_ns`."""
+        grid_ns, cdf = self._grid_ns, self._cdf
+        if row_ns >= grid_ns[-1]:
+            return cdf[-1]
+        if row_ns < grid_ns[0]:
+            return 0.0
+        at = bisect_right(grid_ns, row_ns)
+        low_ns, below = grid_ns[at - 1], cdf[at - 1]
+        return below + (row_ns - low_ns) / (grid_ns[at] - low_ns) * (cdf[at] - below)
 
 
 class SoloDistribution:
@@ -63,7 +91,6 @@ class RuntimeDistributions:
             raise ValueError("parts: got none, wanted at least one distribution")
         self.base_ns = base_ns
         self._batch_scales = tuple(batch_scales)
-        self._scales: dict[int, float] = {}
         self.parts = sorted(_with_marginals(parts), key=lambda part: (part.solo.mean_ns, part.application, part.length))
         rows = [part.solo.excess_over(base_ns) for part in self.parts]
         self.row_mean_ns: list[float] = [row.mean_ns for row in rows]
@@ -76,19 +103,25 @@ class RuntimeDistributions:
         most_ns = max(row.edges_ns[-1] for row in rows)
         self.grid_ns: Floats = np.geomspace(least_ns, max(most_ns, 1.01 * least_ns), GRID)
         """Time that a row adds (GRID,)."""
-        self.log_cdf: Floats = np.log(np.maximum(ZERO_PROBABILITY, [row.cdf(self.grid_ns) for row in rows]))
-        """(kinds, GRID)."""
+        self.log_cdf: Floats = np.log(np.maximum(1e-9, [row.cdf(self.grid_ns) for row in rows]))
+        """(kinds, GRID). A probability of 0 has no logarithm."""
         self.most_ns: list[float] = np.maximum.accumulate([row.edges_ns[-1] for row in rows]).tolist()
         """The most that a row of the kind, or of a kind before it, adds."""
         self._grid: list[float] = self.grid_ns.tolist()
         self._rows = rows
-        self._needed_ns: dict[tuple[int, int], float] = {}
-        self._most_per_ns: dict[tuple[int, int, int], float] = {}
-        self._longest_rows: dict[tuple[int, ...], LongestRow] = {}
-        self._slowed: dict[int, RuntimeDistributions] = {}
+        self.scale = cache(self._find_scale)
+        """Return how often what the longest row adds counts in a batch of the size."""
+        self.kind_of = lru_cache(4096)(self._find_kind)
+        """Return the kind of an application and a length."""
+        self.longest_row = lru_cache(1024)(self._find_longest_row)
+        """Return the distribution of what the longest of rows of these kinds, ascending, adds."""
+        self.needed_ns = cache(self._find_needed_ns)
+        """Return the median of what a batch (kind, size) takes beside `base_ns`."""
+        self.most_per_ns = cache(self._find_most_per_ns)
+        """Return the most requests per ns that a batch (kind, count, size) serves if its longest row is of the kind."""
+        self._slowed = cache(self._slow_down)
         self._kind_of_part: dict[tuple[str, int], int] = {}
         self._lengths: dict[str, list[int]] = {}
-        self._cached_kinds: dict[tuple[str, int], int] = {}
         for kind, part in enumerate(self.parts):
             self._kind_of_part[part.application, part.length] = kind
             if part.length:
@@ -108,10 +141,10 @@ class RuntimeDistributions:
         step = min(MOST_STEPS, round(math.log(slowness) / math.log(SLOW_STEP)))
         if step <= 0:
             return self
-        slowed = self._slowed.get(step)
-        if slowed is None:
-            slowed = self._slowed[step] = self.scaled(SLOW_STEP**step)
-        return slowed
+        return self._slowed(step)
+
+    def _slow_down(self, step: int) -> RuntimeDistributions:
+        return self.scaled(SLOW_STEP**step)
 
     def scaled(self, factor: float) -> RuntimeDistributions:
         """Return these distributions with all times multiplied by the factor."""
@@ -145,58 +178,30 @@ class RuntimeDistributions:
         scale = self.scale(request.spec.compiled_batch_size(request.rows))
         return int(self.base_ns + scale * (least_ns - self.base_ns))
 
-    def kind_of(self, application: str, length: int) -> int:
-        """Return the most specific kind for a request: its own bucket of lengths, or the nearest above."""
-        key = application, length
-        kind = self._cached_kinds.get(key)
-        if kind is None:
-            if len(self._cached_kinds) >= MAX_CACHED_KINDS:
-                self._cached_kinds.clear()
-            kind = self._cached_kinds[key] = self._find_kind(application, length)
-        return kind
+    def _find_needed_ns(self, kind: int, size: int) -> float:
+        return self.scale(size) * self._rows[kind].quantile_ns(0.5 ** (1 / size))
 
-    def needed_ns(self, kind: int, size: int) -> float:
-        """Return the median of what a batch of `size` rows of the kind takes beside `base_ns`."""
-        needed_ns = self._needed_ns.get((kind, size))
-        if needed_ns is None:
-            needed_ns = self.scale(size) * self._rows[kind].quantile_ns(0.5 ** (1 / size))
-            self._needed_ns[kind, size] = needed_ns
-        return needed_ns
+    def _find_most_per_ns(self, kind: int, count: int, size: int) -> float:
+        return count / int(self.base_ns + self.scale(size) * self.longest_row((kind,)).high_ns)
 
-    def most_per_ns(self, kind: int, count: int, size: int) -> float:
-        """Return the most requests per ns that a batch of `count` in `size` serves if its longest row is of `kind`."""
-        key = kind, count, size
-        most = self._most_per_ns.get(key)
-        if most is None:
-            row_ns = self.longest_row((kind,)).high_ns
-            most = self._most_per_ns[key] = count / int(self.base_ns + self.scale(size) * row_ns)
-        return most
+    def _find_longest_row(self, kinds: tuple[int, ...]) -> LongestRow:
+        """Return the product of the CDFs of independent rows (ORLOJ section 4.2), as a sum of logs."""
+        return LongestRow(self._grid, np.exp(self.log_cdf[list(kinds)].sum(axis=0)))
 
-    def longest_row(self, kinds: tuple[int, ...]) -> LongestRow:
-        """Return the distribution of what the longest of rows of these kinds, ascending, adds.
-
-        The CDF of the largest of independent rows is the product of theirs (ORLOJ section 4.2): a sum of logs.
-        """
-        row = self._longest_rows.get(kinds)
-        if row is None:
-            if len(self._longest_rows) >= MAX_CACHED_ROWS:
-                self._longest_rows.clear()
-            row = LongestRow(self._grid, np.exp(self.log_cdf[list(kinds)].sum(axis=0)))
-            self._longest_rows[kinds] = row
-        return row
-
-    def scale(self, size: int) -> float:
-        """Return how often what the longest row adds counts in a batch of `size`; `size` if no batch was measured.
+    def _find_scale(self, size: int) -> float:
+        """Return the scale of a batch of `size`; `size` if no batch was measured.
 
         Between measured sizes it is interpolated. Beyond them a row costs as much as in the largest measured batch: a
         gain that was not measured is not assumed.
         """
-        scale = self._scales.get(size)
-        if scale is None:
-            scale = self._scales[size] = _interpolate_scale(self._batch_scales, size)
-        return scale
+        if not self._batch_scales:
+            return float(size)
+        sizes = [measured for measured, _ in self._batch_scales]
+        scale = float(np.interp(size, sizes, [scale for _, scale in self._batch_scales]))
+        return scale * max(1.0, size / sizes[-1])
 
     def _find_kind(self, application: str, length: int) -> int:
+        """Return the most specific kind for a request: its own bucket of lengths, or the nearest above."""
         for name in (application, ""):
             lengths = self._lengths.get(name, [])
             if length and lengths:
@@ -221,15 +226,6 @@ def store_distributions(stored: MutableMapping[str, RuntimeDistributions], messa
         for part in message.histograms
     ]
     stored[message.model] = RuntimeDistributions(message.base_ns, parts, message.batch_scales)
-
-
-def _interpolate_scale(batch_scales: Sequence[tuple[int, float]], size: int) -> float:
-    """Return the scale of a batch of `size` from ascending (size, scale) pairs."""
-    if not batch_scales:
-        return float(size)
-    sizes = [measured for measured, _ in batch_scales]
-    scale = float(np.interp(size, sizes, [scale for _, scale in batch_scales]))
-    return scale * max(1.0, size / sizes[-1])
 
 
 def _with_marginals(parts: Sequence[SoloDistribution]) -> list[SoloDistribution]:

@@ -1,8 +1,4 @@
-"""The ledger: what arrived, started and was lost lately, by model and by share.
-
-It is told of arrivals, batches, and requests that were lost for lack of time. Whoever wants to know how busy a share
-is, how often a model is asked for or how much is lost, asks it.
-"""
+"""The ledger: what arrived, started and was lost lately, and how busy shares were, by model and by share."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ mean part 4 times. Higher values cost more of all requests (experiments/results/
 LEAST_BUDGET = 2
 """Budget, in times of a request alone, from which on fairness counts a request: those with less are mostly lost
 whatever they count, and would cost the others their time."""
-STARVED_WEIGHT = 4**FAIR_POWER
+STARVED_WEIGHT = 4.0**FAIR_POWER
 """Weight of a model that gets a quarter of a fair part. With half, LOADs cost as many requests as they serve."""
 GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
@@ -194,14 +190,6 @@ class Traffic:
             return GUARANTEED_WEIGHT
         missing = FAIR_PART * self.served * (traffic.arrived + 1) / (traffic.served + 1)
         return missing**FAIR_POWER if missing > 1.0 else 1.0
-
-    def is_starved(self, spec: ModelSpec, exec_ns: int) -> bool:
-        """Return whether a model gets less than a quarter of a fair part, although its requests have time enough.
-
-        One of them alone takes `exec_ns`.
-        """
-        has_time = self.of_model(spec.key).budget_ns >= LEAST_BUDGET * exec_ns
-        return has_time and self.weight(spec) > STARVED_WEIGHT
 
     def served_parts(self) -> dict[str, float]:
         """Return the part that is served of the recent requests of each model that has had `COUNTED` of them."""

@@ -33,19 +33,12 @@ SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {
 }
 """Value of `controller.scheduler` -> policy. `create_scheduler` builds the scheduler: a `Planner` with this policy."""
 
-DEFAULT = "horologe"
-
 
 def check_scheduler(settings: ControllerSettings) -> None:
     """Raise `SettingsError` for a scheduler that there is not, and for parameters that its policy does not have."""
     if (name := settings.scheduler) not in SCHEDULERS:
         raise SettingsError(f"setting controller.scheduler: got {name!r}, wanted one of {', '.join(SCHEDULERS)}")
-    check_parameters(settings)
-
-
-def check_parameters(settings: ControllerSettings) -> None:
-    """Raise `SettingsError` for parameters that the policy of a valid `settings.scheduler` does not have."""
-    SCHEDULERS[settings.scheduler](settings)
+    SCHEDULERS[name](settings)
 
 
 def create_scheduler(settings: ControllerSettings) -> Planner:

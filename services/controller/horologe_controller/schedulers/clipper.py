@@ -2,9 +2,8 @@
 
 Each model has a limit on each share (section 4.4.1), set by additive increase and multiplicative decrease or by
 quantile regression. Nothing is predicted for a single request: the oldest request of any model goes next, and a batch
-that was given to a share runs however late it is. The paper does not say what happens to requests whose deadline passes
-in the queue. Its implementation (ucbrise/clipper, `task_executor.hpp`) orders a queue by deadline and drops them when
-the next batch is taken, and so does this one.
+that was given to a share runs however late it is. Requests whose deadline passes in the queue are dropped when the next
+batch is taken, as in Clipper's implementation (ucbrise/clipper, `task_executor.hpp`).
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_common.core.instruments import quantile
-from horologe_controller.core.scheduling.batch_window import WHEN_DRY
-from horologe_controller.core.scheduling.queue_waits import QueueWaits
+from horologe_controller.core.scheduling.batch_window import head_window
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
@@ -34,9 +32,6 @@ RECENT = 100
 """Measurements that the regression uses. The paper states neither their number nor how often the line is fitted."""
 REFIT = 10
 """Measurements between fits. A batch that exceeds the objective against the line's prediction causes a fit at once."""
-SECTION_STEPS = 48
-"""Golden sections: the slope is accurate to 1e-10 of the searched range."""
-GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class ClipperParameters(PolicyParameters, frozen=True):
@@ -113,7 +108,6 @@ class Clipper(SchedulingPolicy):
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
-        self.waits = self._waits = QueueWaits()
         self._limits: dict[Share, dict[str, BatchLimit]] = {}
 
     def limit(self, share: Share, model: str) -> BatchLimit:
@@ -124,16 +118,14 @@ class Clipper(SchedulingPolicy):
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
         first, full = queue[0], self.limit(share, queue.model).largest_size(queue.spec.batch_sizes)
-        most = max(full, queue.spec.compiled_batch_size(first.rows))
-        for size in queue.batch_sizes():
-            if size <= most and (count := queue.count_filling(0, size)):
-                waits_until_ns = first.arrival_ns + self.parameters.delay_ns
-                if size < full and start_ns < waits_until_ns:
-                    self._waits.hold_queue(queue, waits_until_ns)
-                    return None
-                rank = Rank(WHEN_DRY, first.arrival_ns, first.id)
-                return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
-        return None
+        if (window := head_window(queue, full)) is None:
+            return None
+        waits_until_ns = first.arrival_ns + self.parameters.delay_ns
+        if window.size < full and start_ns < waits_until_ns:
+            self.waits.hold_queue(queue, waits_until_ns)
+            return None
+        rank, expected_ns = Rank(1, first.arrival_ns, first.id), estimate.predict(now_ns, window.size)
+        return Strategy(rank, queue, window.size, window.places, expected_ns)
 
     def on_result(self, action: Action, took_ns: int) -> None:
         """Adapt the limit to the batch's duration, against the budget of its first request."""
@@ -156,18 +148,18 @@ def quantile_line(points: Sequence[tuple[int, int]], q: float) -> tuple[float, f
     (1 - q) * -r over points below. With the best intercept for each slope this is convex in the slope. Needs two
     different x.
     """
-    ys = [y for _, y in points]
+    golden, ys = (math.sqrt(5) - 1) / 2, [y for _, y in points]
     low, high = 0.0, float(max(ys) - min(ys))
-    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    left, right = high - golden * (high - low), low + golden * (high - low)
     left_loss, right_loss = quantile_loss(points, left, q), quantile_loss(points, right, q)
-    for _ in range(SECTION_STEPS):
+    for _ in range(48):  # golden sections, so that the slope is accurate to 1e-10 of the searched range
         if left_loss <= right_loss:
             high, right, right_loss = right, left, left_loss
-            left = high - GOLDEN * (high - low)
+            left = high - golden * (high - low)
             left_loss = quantile_loss(points, left, q)
         else:
             low, left, left_loss = left, right, right_loss
-            right = low + GOLDEN * (high - low)
+            right = low + golden * (high - low)
             right_loss = quantile_loss(points, right, q)
     slope = (low + high) / 2
     return _intercept(sorted(y - slope * x for x, y in points), q), slope

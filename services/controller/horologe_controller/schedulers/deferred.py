@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_common.clock import us
-from horologe_controller.core.scheduling.batch_window import WHEN_DRY, BatchWindow, find_window, target_size
-from horologe_controller.core.scheduling.queue_waits import QueueWaits
-from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
+from horologe_controller.core.scheduling.batch_window import BatchWindow, EarlyDrop, find_window, target_size
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.settings import ControllerSettings
 
 START_DELAY_NS = us(200)
 """A batch must make its deadlines even if it begins this much late: message latency to an idle device, a turn of the
@@ -38,15 +36,11 @@ class DeferredParameters(PolicyParameters, frozen=True):
     dropped for a larger batch."""
 
 
-class Deferred(SchedulingPolicy):
+class Deferred(EarlyDrop):
     """Batches that wait as long as they can grow. A share may stay idle although requests are queued."""
 
     Parameters = DeferredParameters
     parameters: DeferredParameters
-
-    def __init__(self, settings: ControllerSettings) -> None:
-        super().__init__(settings)
-        self.waits = self._waits = QueueWaits()
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the largest batch of the queue once it cannot become larger in time."""
@@ -62,29 +56,26 @@ class Deferred(SchedulingPolicy):
         if window is None:
             return None
         window = _extend_window(queue, start_ns, window, expect_ns)
-        first, expected_ns = queue[window.place], expect_ns(window.size)
+        first, expected_ns = queue[window.places[0]], expect_ns(window.size)
         larger = next((size for size in queue.spec.batch_sizes if size > window.size), None)
         if larger is not None:
             closes_ns = first.deadline_ns - expect_ns(larger)
             if start_ns < closes_ns:
-                self._waits.hold_queue(queue, closes_ns - START_DELAY_NS)
+                self.waits.hold_queue(queue, closes_ns - START_DELAY_NS)
                 return None
-        rank = Rank(WHEN_DRY, first.deadline_ns - expected_ns, first.id)
-        return Strategy(rank, queue, window.size, range(window.place, window.place + window.requests), expected_ns)
-
-    def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
-        """Return the number of requests that would have been late in the batch that was formed."""
-        return queue.first_in_time(end_ns, queue.spec.max_batch)
+        rank = Rank(1, first.deadline_ns - expected_ns, first.id)
+        return Strategy(rank, queue, window.size, window.places, expected_ns)
 
 
 def _extend_window(
     queue: ModelQueue, start_ns: int, window: BatchWindow, expect_ns: Callable[[int], int]
 ) -> BatchWindow:
     """Extend a window to the largest size in which its first request is still in time."""
-    deadline_ns = queue[window.place].deadline_ns
+    first = window.places[0]
     for size in queue.batch_sizes():
         if size <= window.size:
             break
-        if start_ns + expect_ns(size) <= deadline_ns and (count := queue.count_filling(window.place, size)):
-            return BatchWindow(size, window.place, count)
+        in_time = start_ns + expect_ns(size) <= queue[first].deadline_ns
+        if in_time and (count := queue.count_filling(first, size)):
+            return BatchWindow(size, range(first, first + count))
     return window

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_controller.core.scheduling.batch_window import head_window
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
+from horologe_controller.schedulers.clipper import ClipperParameters
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.settings import ControllerSettings
-
-STEP, BACKOFF = 1.0, 0.9
-"""Clipper section 4.3.1: one row more after a batch within the SLO, a tenth fewer after one beyond it."""
 
 
 class Fifo(SchedulingPolicy):
@@ -27,6 +26,7 @@ class Fifo(SchedulingPolicy):
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
+        self._steps = ClipperParameters()
         self._limits: dict[str, float] = {}
         """Model -> rows."""
 
@@ -34,18 +34,15 @@ class Fifo(SchedulingPolicy):
         """Return the largest batch within the limit, at least the smallest size."""
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
-        first, limit = queue[0], self._limits.get(queue.model, 1.0)
-        for size in queue.batch_sizes():
-            allowed = size <= limit or size == queue.spec.compiled_batch_size(first.rows)
-            if allowed and (count := queue.count_filling(0, size)):
-                rank = Rank(0, first.arrival_ns, first.id)
-                return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
-        return None
+        if (window := head_window(queue, self._limits.get(queue.model, 1.0))) is None:
+            return None
+        rank, expected_ns = Rank(0, queue[0].arrival_ns, queue[0].id), estimate.predict(now_ns, window.size)
+        return Strategy(rank, queue, window.size, window.places, expected_ns)
 
     def on_result(self, action: Action, took_ns: int) -> None:
         """Adapt the limit of the model to the batch's duration, against the budget of its first request."""
         first, limit = action.requests[0], self._limits.get(action.model, 1.0)
         if took_ns > first.deadline_ns - first.arrival_ns:
-            self._limits[action.model] = max(1.0, limit * BACKOFF)
+            self._limits[action.model] = max(1.0, limit * self._steps.backoff)
         else:
-            self._limits[action.model] = min(limit + STEP, float(first.spec.max_batch))
+            self._limits[action.model] = min(limit + self._steps.increase, float(first.spec.max_batch))

@@ -1,8 +1,7 @@
-"""Default policy for static and dynamic models: run what gets most requests in time for the device's time.
+"""Default policy: run what gets most requests in time for the device's time (docs/scheduling.md).
 
-Batches of a model whose execution times are known as distributions come from `batch_value`. Among the batch sizes of a
-static model, and between models, the batch with the earliest *virtual start* goes first: the last start that meets its
-first deadline, earlier the more requests it serves for its time. See docs/scheduling.md.
+The batch with the earliest *virtual start* goes first: the last start that meets its first deadline, earlier the more
+requests it serves for its time.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
-from horologe_controller.core.scheduling.batch_value import dynamic_queue
-from horologe_controller.core.scheduling.queue_waits import QueueWaits
+from horologe_controller.core.scheduling.batch_value import queued_requests
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.core.traffic import LEAST_BUDGET, Traffic
@@ -22,7 +21,6 @@ from horologe_controller.schedulers.horologe_parameters import HorologeParameter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
@@ -80,8 +78,7 @@ class Horologe(SchedulingPolicy):
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
-        self.waits = self._waits = QueueWaits()
-        self._cluster: Cluster | None = None
+        self._cluster = Cluster()  # until the first requests arrive
         self.traffic = Traffic()
         self._price = self.traffic.price
         self._now_ns = 0
@@ -94,7 +91,7 @@ class Horologe(SchedulingPolicy):
             return None
         self._now_ns = now_ns
         cluster = self._cluster
-        if cluster is not None and (distributions := cluster.distributions.get(queue.model)) is not None:
+        if (distributions := cluster.distributions.get(queue.model)) is not None:
             slowed = distributions.slowed(dynamic_slowness(now_ns, cluster, share, queue.spec))
             strategy = self._dynamic_strategy(start_ns, queue, slowed, distributions.mean_ns)
         else:
@@ -105,7 +102,7 @@ class Horologe(SchedulingPolicy):
         until_ns = self._price.decline(start_ns, share, strategy, weight, busy, self.traffic.batch_ns)
         if until_ns <= start_ns:
             return strategy
-        self._waits.hold_queue(queue, until_ns)
+        self.waits.hold_queue(queue, until_ns)
         return None
 
     def _largest_size(self, now_ns: int, share: Share, queue: ModelQueue) -> int:
@@ -116,7 +113,7 @@ class Horologe(SchedulingPolicy):
         A queue with requests of several rows is not divided: a part could be too small for one of them.
         """
         rows, spec = queue.rows, queue.spec
-        if rows == 1 or rows > len(queue) or self._cluster is None or share.exec.pending:
+        if rows == 1 or rows > len(queue) or share.exec.pending:
             return spec.max_batch
         if self.traffic.lost.at(now_ns) >= 1.0:
             return spec.max_batch
@@ -126,7 +123,6 @@ class Horologe(SchedulingPolicy):
 
     def _is_idle(self, now_ns: int, share: Share) -> bool:
         """Return whether nothing runs on the share, and it gets nothing in this turn."""
-        assert self._cluster is not None
         is_free = not share.exec.pending and self.traffic.last_start_ns(share) < now_ns
         return is_free and self._cluster.workers[share.worker].reachable
 
@@ -135,19 +131,15 @@ class Horologe(SchedulingPolicy):
     ) -> Strategy | None:
         """Return the batch with the earliest virtual start.
 
-        The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
-        its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for
-        its time, and may have to leave the first ones behind, for which only a smaller one is fast enough. Sizes whose
-        rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes have
-        come too late goes after all others, if the queue can fill these sizes in time again: else all its batches are
-        small, and the model would starve behind others.
+        The candidates are, for each size, the requests with the earliest deadlines that are in time in it by the
+        median. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for its time,
+        and may have to leave the first ones behind. A batch for which larger, cheaper sizes have come too late goes
+        after all others, if the queue can fill these sizes in time again: else all its batches are small, and the model
+        would starve. While the queue loses requests, others wait for each place: its batch is the largest one that is
+        in time even if it takes long.
 
-        While the queue loses requests, others wait for each place. Then its batch is the largest one, of requests that
-        are in time even if it takes long. Small batches for the most urgent requests would serve fewer of them, which
-        makes those behind them as urgent.
-
-        A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
-        that comes late would cost all of them their turn, and leave the share idle.
+        A worker starts the batch while the median leaves its last request in time. If the first one decided, a late
+        message would cost all of them their turn, and leave the share idle.
         """
         seed_ns, weight, advance = estimate.seed_ns, self._weight(queue), self._advance
         alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])
@@ -184,8 +176,7 @@ class Horologe(SchedulingPolicy):
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
         """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""
         fills_ns = self.traffic.of_model(queue.model).gap_ns * size * len(queue) / queue.rows
-        dispatch_ns = 0 if self._cluster is None else self._cluster.latency.dispatch_ns
-        return fills_ns + dispatch_ns + expected_ns <= queue.newest_budget_ns()
+        return fills_ns + self._cluster.latency.dispatch_ns + expected_ns <= queue.newest_budget_ns()
 
     def _dynamic_strategy(
         self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions, alone_ns: float
@@ -194,7 +185,7 @@ class Horologe(SchedulingPolicy):
 
         `alone_ns`: mean time of a request alone on the fastest share.
         """
-        choice = dynamic_queue(queue, distributions).best_choice(start_ns)
+        choice = queued_requests(queue, distributions).best_choice(start_ns)
         if choice is None:
             return None
         earliest = queue[choice.places[0]]
@@ -207,23 +198,23 @@ class Horologe(SchedulingPolicy):
 
     def rank_bound(self, queue: ModelQueue) -> Rank | None:
         """Return a lower bound of the rank of any batch that a dynamic queue allows."""
-        if self._cluster is None or (distributions := self._cluster.distributions.get(queue.model)) is None:
+        if (distributions := self._cluster.distributions.get(queue.model)) is None:
             return None
-        derived = dynamic_queue(queue, distributions)
-        version, bound = derived.bound
+        queued = queued_requests(queue, distributions)
+        version, bound = queued.bound
         if version != self._advance.version:
             weight, alone_ns, advance = self._weight(queue), distributions.mean_ns, self._advance
-            virtuals_ns = [due_ns - advance.ns(weight * rate, alone_ns) for due_ns, rate in derived.fastest]
+            virtuals_ns = [due_ns - advance.ns(weight * rate, alone_ns) for due_ns, rate in queued.fastest_batches()]
             bound = Rank(0, min(virtuals_ns), 0)
-            derived.bound = advance.version, bound
+            queued.bound = advance.version, bound
         return bound
 
     def _weight(self, queue: ModelQueue) -> float:
         """Return what a request of the queue counts."""
-        spec, cluster = queue.spec, self._cluster
+        spec = queue.spec
         weight = self.traffic.weight(spec) if self._is_fair else 1.0
-        if weight > 1.0 and cluster is not None:
-            alone_ns, _ = cluster.cached_exec_ns(self._now_ns, queue.model, spec.batch_sizes[0])
+        if weight > 1.0:
+            alone_ns, _ = self._cluster.cached_exec_ns(self._now_ns, queue.model, spec.batch_sizes[0])
             if queue.newest_budget_ns() < LEAST_BUDGET * alone_ns:
                 weight = 1.0
         return weight * spec.weight

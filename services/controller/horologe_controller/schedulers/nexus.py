@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_controller.core.cluster.estimates import profiled_ns
-from horologe_controller.core.scheduling.batch_window import WHEN_DRY, find_window, target_size
-from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
+from horologe_controller.core.scheduling.batch_window import EarlyDrop, find_window, target_size
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class NexusParameters(PolicyParameters, frozen=True):
     deviation to the mean."""
 
 
-class Nexus(SchedulingPolicy):
+class Nexus(EarlyDrop):
     """The model whose last turn on the share was the longest ago goes next."""
 
     Parameters = NexusParameters
@@ -81,13 +81,8 @@ class Nexus(SchedulingPolicy):
         window = find_window(queue, start_ns, target, planned_ns)
         if window is None:
             return None
-        rank = Rank(WHEN_DRY, self._turns.get(share, {}).get(queue.model, 0), queue[0].id)
-        places = range(window.place, window.place + window.requests)
-        return Strategy(rank, queue, window.size, places, planned_ns(window.size))
-
-    def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
-        """Return the number of requests that would have been late in the batch that was formed."""
-        return queue.first_in_time(end_ns, queue.spec.max_batch)
+        rank = Rank(1, self._turns.get(share, {}).get(queue.model, 0), queue[0].id)
+        return Strategy(rank, queue, window.size, window.places, planned_ns(window.size))
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the model's turn."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
 from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, LOAD_SIZE, Estimate, ModelProfiles, new_pace
-from horologe_controller.core.cluster.share_reports import begin_standby, end_standby
 
 if TYPE_CHECKING:
-    from horologe_common.models import Profile
+    from horologe_common.models import ModelSpec, Profile
+    from horologe_common.wire import ModelReport
     from horologe_controller.core.cluster.planned_models import PlannedModels
     from horologe_controller.core.cluster.share import ClusterChanges, Share
 
@@ -32,7 +32,7 @@ class CapableShares:
     def update_share(self, share: Share, model: str, profile: Profile | None, content_hash: str) -> None:
         """Let the share run the model, stand by, or neither. `profile`: None if it could not run it without a plan."""
         if profile is not None and self._planned.permits(share, model):
-            end_standby(share, model)
+            share.end_standby(model)
             seed = self.profiles.add_profile(model, self._planned.adjust_profile(share, model, profile))
             # The pace of a share is relative to measured profiles.
             pace = share.pace if profile.measured else new_pace(NEVER_NS)
@@ -40,7 +40,7 @@ class CapableShares:
             self._add_share(share, model, Estimate(seed, pace, content_hash, share.trials, slack_ns))
         elif profile is not None and self._planned.stands_by(share, model):
             self._withdraw_share(share, model)
-            begin_standby(share, model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))
+            share.begin_standby(model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))
         else:
             self.withdraw_model(share, model)
 
@@ -58,7 +58,7 @@ class CapableShares:
 
     def withdraw_model(self, share: Share, model: str) -> None:
         """Record that the share cannot run the model (any more)."""
-        withdrawn = self._withdraw_share(share, model) or end_standby(share, model)
+        withdrawn = self._withdraw_share(share, model) or share.end_standby(model)
         if withdrawn and model in share.resident:
             self._changes.mark_unservable(share, model)
 
@@ -84,3 +84,26 @@ class CapableShares:
         if not capable:
             del self.of_model[model]
         self.profiles.discard_unused(model, capable)
+
+
+def runnable_profile(
+    model: ModelReport, served: ModelSpec | None, pages_total: int, *, reloading: bool
+) -> Profile | None:
+    """Return the model's profile if a share of `pages_total` could run it; None for another content or batch sizes.
+
+    `served`: the spec of all workers, None if there is none yet. `reloading`: workers read the model again, and may
+    run the content before or the new one.
+    """
+    spec, profile = model.spec, model.profile
+    served = served or spec
+    same_content = spec.content_hash == served.content_hash and spec.has_same_rows(served)
+    right_content = same_content or (reloading and spec.is_compatible(served))
+    fits = right_content and spec.pages <= pages_total
+    if profile is None or not fits or missing_batch_sizes(profile, served.batch_sizes):
+        return None
+    return profile
+
+
+def missing_batch_sizes(profile: Profile, sizes: tuple[int, ...]) -> list[int]:
+    """Return the batch sizes that the profile has no measurement of."""
+    return [size for size in sizes if size not in profile.exec_ns]

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_common.clock import NEVER_NS, ms
-from horologe_controller.core.cluster.capable_shares import CapableShares
-from horologe_controller.core.cluster.clock_offset import ClockOffset
+from horologe_controller.core.cluster.capable_shares import CapableShares, runnable_profile
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
-from horologe_controller.core.cluster.lane import RETURN_WINDOW, MessageLatency
+from horologe_controller.core.cluster.message_latency import RETURN_WINDOW, MessageLatency
+from horologe_controller.core.cluster.pings import ClockOffset, Stalls
 from horologe_controller.core.cluster.planned_models import PlannedModels
-from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
-from horologe_controller.core.cluster.share_reports import adopt_pages, adopt_report
-from horologe_controller.core.cluster.stalls import Stalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
-    from horologe_common.wire import Register
-    from horologe_controller.core.cluster.runnable import WorkerModel
+    from horologe_common.wire import ModelReport, Register
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
 
@@ -42,12 +40,8 @@ class WorkerMirror:
         self.clock = ClockOffset()
         self.stalls = Stalls()
         self.shares: dict[int, Share] = {}
-        self.models: dict[str, WorkerModel] = {}
-        """Model key -> (spec, profile, reason, note). Without a profile the worker cannot serve it, for the reason."""
-        self.loading: dict[str, str] = {}
-        """Models that the worker cannot serve yet -> what it does to them."""
-        self.retired: dict[str, bool] = {}
-        """Models that the worker's repository has no more, and that it serves while they are loaded."""
+        self.models: dict[str, ModelReport] = {}
+        """Without a profile the worker cannot serve the model, for the reason."""
         self._load_failures: dict[str, tuple[str, str]] = {}
         """Models that no share could load -> (content, reason)."""
 
@@ -61,24 +55,28 @@ class WorkerMirror:
         return 0 if self.same_host else self.clock.offset_ns
 
     def update_models(self, message: Register) -> None:
-        """Replace the models by those that the worker reports.
+        """Replace the models by those that the worker reports, without the profiles of those that fit no share.
 
         A model that could not be loaded stays unavailable until its content changes or an operator loads it.
         """
-        self.models = servable_models(message)
-        self.loading = {report.spec.key: report.loading for report in message.models if report.loading}
-        self.retired = {report.spec.key: True for report in message.models if report.retired}
+        most_pages = max((share.pages_total for share in message.shares), default=0)
+        self.models = {report.spec.key: report for report in message.models}
+        for key, report in self.models.items():
+            if report.profile is not None and (pages := report.spec.pages) > most_pages:
+                self._withdraw(key, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}")
         if message.scans is None or message.scans:
             self._load_failures.clear()
         for key, (content_hash, reason) in self._load_failures.items():
-            if key in self.models and self.models[key][0].content_hash == content_hash:
-                self.models[key] = (self.models[key][0], None, reason, "")
+            if key in self.models and self.models[key].spec.content_hash == content_hash:
+                self._withdraw(key, reason)
 
     def mark_load_failed(self, key: str, reason: str) -> None:
         """Record that no share of the worker can load a model."""
-        spec = self.models[key][0]
-        self.models[key] = (spec, None, reason, "")
-        self._load_failures[key] = (spec.content_hash, reason)
+        self._withdraw(key, reason)
+        self._load_failures[key] = (self.models[key].spec.content_hash, reason)
+
+    def _withdraw(self, key: str, reason: str) -> None:
+        self.models[key] = msgspec.structs.replace(self.models[key], profile=None, reason=reason, note="")
 
 
 class Cluster:
@@ -124,7 +122,7 @@ class Cluster:
                 share = self._add_share(worker, report)
                 self.devices.add_share(share, message.device_info)
             else:
-                adopt_report(share, report, {key: worker.models[key][0].pages for key in changed})
+                share.adopt_report(report, {key: worker.models[key].spec.pages for key in changed})
             share.reset_load_backoff()
             for key in [key for key in (*share.estimates, *share.standby) if key not in worker.models]:
                 self.capable_shares.withdraw_model(share, key)
@@ -179,17 +177,17 @@ class Cluster:
         self._last_index += 1
         share = Share(worker.address, report, self._last_index, self.residency, self.latency)
         worker.shares[report.share] = share
-        adopt_pages(share, report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
+        share.adopt_pages(report, {key: model.spec.pages for key, model in worker.models.items()})
         return share
 
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
         """Decide whether the share can run the model, by its worker's report, the admitted spec and the plan."""
         profile = self.runnable_profile(worker, share, model)
-        self.capable_shares.update_share(share, model, profile, worker.models[model][0].content_hash)
+        self.capable_shares.update_share(share, model, profile, worker.models[model].spec.content_hash)
 
     def runnable_profile(self, worker: WorkerMirror, share: Share, model: str) -> Profile | None:
         """Return the model's profile if the share could run it without a plan, else None."""
-        reloading = worker.models[model][0].name in self.reloading
+        reloading = worker.models[model].spec.name in self.reloading
         return runnable_profile(worker.models[model], self.admitted.get(model), share.pages_total, reloading=reloading)
 
     def observe_clock(self, worker: WorkerMirror, sent_ns: int, peer_ns: int, received_ns: int) -> None:

@@ -9,8 +9,6 @@ import msgspec
 from horologe_common.core.protocol import instance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from horologe_common.wire import DeviceInfo
     from horologe_controller.core.cluster.share import Share
 
@@ -26,10 +24,6 @@ class Device:
     def percent(self) -> float:
         """Sum of the shares. Over 100 while a share is replaced by one of another size, or by a mistake in settings."""
         return sum(share.percent for share in self.shares)
-
-    def neighbours(self, share: Share) -> Iterator[Share]:
-        """Iterate over the other shares of the device."""
-        return (other for other in self.shares if other is not share)
 
 
 class Devices:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import s
-from horologe_controller.core.cluster.estimates import profiled_ns
+from horologe_controller.core.cluster.estimates import OUTLIER, TRIAL_EXECS, TRIAL_NS, profiled_ns
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
@@ -14,15 +13,8 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
 
 PACE_BATCHES = 16
-"""Batches of the average of `DynamicPace`. Fewer follow single inputs, more follow a change of the device late
-(experiments/results/schedulers.md). The median of ten, as of static models, says more about the inputs than about the
-device."""
-PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
-"""The average is dropped after 1 s without a batch, or eight times the duration of the last one: a share that counts as
-too slow for every request runs no batch that would show its recovery (experiments/results/schedulers.md)."""
-MOST_JUMP = 2.0
-"""Most that a batch counts for, as a multiple of the pace before it or of the batch before it, whichever is more. So a
-single stall of the machine counts little, and a slow device counts from its second batch on."""
+"""Batches of the average. Fewer follow single inputs, more follow a change of the device late. The median of ten, as of
+static models, says more about the inputs than about the device (experiments/results/schedulers.md)."""
 DEVICE_SPREAD = 0.1
 """Standard deviation of equal batches on one device, as a part of their mean."""
 
@@ -30,9 +22,12 @@ DEVICE_SPREAD = 0.1
 class DynamicPace:
     """Pace of a share in batches of dynamic models: their times over the expected ones.
 
-    It is the mean of the last 16 batches, and the profile counts as one. Each counts by the inverse of its variance,
-    since a batch whose time is hard to predict says little about the device. One that takes far longer than the batch
-    before it counts less (`MOST_JUMP`).
+    It is the mean of the last `PACE_BATCHES`, and the profile counts as one. Each counts by the inverse of its
+    variance, since a batch whose time is hard to predict says little about the device. It counts for at most `OUTLIER`
+    times the pace before it, or the batch before it, whichever is more.
+
+    The mean is dropped after `TRIAL_NS` without a batch, or `TRIAL_EXECS` times the duration of the last one: a share
+    that counts as too slow for every request runs no batch that would show its recovery.
     """
 
     def __init__(self) -> None:
@@ -47,11 +42,11 @@ class DynamicPace:
             self._sum = self._weight = 1 / DEVICE_SPREAD**2
             self._last = 1.0
         weight, kept = 1 / (DEVICE_SPREAD**2 + spread * spread), 1 - 1 / PACE_BATCHES
-        most = MOST_JUMP * max(self._sum / self._weight, self._last)
+        most = OUTLIER * max(self._sum / self._weight, self._last)
         self._last = took_ns / expected_ns
         self._sum = kept * self._sum + weight * min(most, self._last)
         self._weight = kept * self._weight + weight
-        self._until_ns = now_ns + max(PACE_AGE_NS, PACE_AGE_BATCHES * took_ns)
+        self._until_ns = now_ns + max(TRIAL_NS, TRIAL_EXECS * took_ns)
 
     def at(self, now_ns: int) -> float:
         """Return recent times as a multiple of the expected ones; 1 without recent batches."""
@@ -66,10 +61,7 @@ def profiled_slowness(cluster: Cluster, share: Share, spec: ModelSpec) -> float:
 
 
 def expected_pace(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) -> float:
-    """Return the expected times of a dynamic model on the share as a multiple of its distributions.
-
-    That is its profile over the shortest one of all shares, times the pace of static models.
-    """
+    """Return the expected times of a dynamic model on the share as a multiple of its distributions."""
     return share.slowness(now_ns) * profiled_slowness(cluster, share, spec)
 
 

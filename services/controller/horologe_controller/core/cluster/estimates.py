@@ -1,11 +1,8 @@
 """Predicted durations of a model on a share: recent measurements, or the profile where there are none.
 
-One stall is not a model's time. A single outlier counts only among ten measurements, whose second largest decides; with
-fewer, only a second slow batch shows that the model has become slow. An outlier that a stall of the worker explains
-does not count at all.
-
-A prediction that is too long refuses requests, and refused requests are not measured. So where a prediction has
-refused all requests of a budget for a while, one request is admitted as a trial (`Estimate.allow_trial`).
+One stall is not a model's time: with fewer than ten measurements, only a second slow batch shows that the model has
+become slow. A prediction that is too long refuses requests, and refused requests are not measured. So where a
+prediction has refused all requests of a budget for a while, one is admitted as a trial (`Estimate.allow_trial`).
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ TRIAL_NS = s(1)
 """Pause before the second trial of a model against a profile. It doubles with each failed trial, up to
 `TRIAL_DOUBLINGS` times. A share has at most one trial in this time, whatever the models: an idle share is busy when the
 next request comes. If this pause doubled too, a model with a wrong profile beside 100 with right ones and short SLOs
-might get no trial for an hour (experiments/results/schedulers.md)."""
+might get no trial for an hour (experiments/results/schedulers.md). See also `DynamicPace`."""
 TRIAL_DOUBLINGS = 6
 PROFILE_PART = 4
 """A trial may assume a quarter of the profile: profiles measured on a machine in use were up to five times too long."""
@@ -46,15 +43,15 @@ FIRST_RUN_NS = s(30)
 """Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
 ENOUGH = 3
-"""Measurements needed to trust their median. With fewer, the only one may be an outlier."""
+"""Measurements needed to trust their median: with fewer, the only one may be an outlier. Also outliers in a row that
+stalls can explain: the next one counts, since a model that blocks its worker looks like stalls."""
 OUTLIER = 2
-"""A batch during which the worker stalled does not count if it took more than this multiple of the prediction."""
+"""Multiple of what was expected beyond which a batch may be an outlier: if the worker stalled, it does not count. In
+`DynamicPace` it counts for no more, so that a slow device counts from its second batch on."""
 ALONE = 5
 """A single batch does not count if it took more than this multiple of the next largest measurement, or of the profile.
 With a smaller multiple a device that has become slow, by 3 to 5 times in the tournament's workloads, shows one batch
 later."""
-STALLS_IN_A_ROW = 3
-"""Outliers in a row that stalls can explain. The next one counts: a model that blocks its worker looks like stalls."""
 
 
 class TrialState:
@@ -138,7 +135,7 @@ class Estimate:
         seed_ns = self.seed_ns.get(size)
         if seed_ns is None:
             return True
-        explained = stalled and self._explained < STALLS_IN_A_ROW and not self._is_guess(now_ns)
+        explained = stalled and self._explained < ENOUGH and not self._is_guess(now_ns)
         if explained and took_ns > OUTLIER * self.predict(now_ns, size):
             self._explained += 1
             return False
@@ -317,11 +314,6 @@ class ModelProfiles:
             shortest_ns = min([profiled_ns(seed, size) for seed in seeds], default=0)
             self._shortest_ns[model, size] = shortest_ns
         return shortest_ns
-
-
-def missing_batch_sizes(profile: Profile, sizes: tuple[int, ...]) -> list[int]:
-    """Return the batch sizes that the profile has no measurement of."""
-    return [size for size in sizes if size not in profile.exec_ns]
 
 
 def profiled_ns(seed_ns: Mapping[int, int], size: int) -> int:

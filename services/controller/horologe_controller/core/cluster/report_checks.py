@@ -15,9 +15,6 @@ from horologe_common.wire import DeviceInfo, ModelReport, Result
 if TYPE_CHECKING:
     from horologe_common.wire import Pong, Register, Share
 
-SHARES_MAX = 1024
-POWER_MAX_W = 1e6
-
 
 def check_register(message: Register) -> Register:
     """Return the report with what can be used.
@@ -39,7 +36,7 @@ def check_register(message: Register) -> Register:
     device_info = message.device_info
     try:
         check_number("memory_bytes", device_info.memory_bytes, 0, MEMORY_MAX_BYTES)
-        check_number("power_cap_w", device_info.power_cap_w, 0, POWER_MAX_W)
+        check_number("power_cap_w", device_info.power_cap_w, 0, 1e6)
     except InvalidInput:  # only shown; 0: not known
         device_info = DeviceInfo(device_info.id, device_info.type)
     return msgspec.structs.replace(message, models=models, shares=tuple(shares), device_info=device_info)
@@ -70,7 +67,7 @@ def _check_report(report: ModelReport) -> ModelReport:
 
 
 def _check_share(share: Share, others: set[int]) -> None:
-    check_number("share", share.share, 0, SHARES_MAX)
+    check_number("share", share.share, 0, 1024)
     if share.share in others:
         raise InvalidInput(f"share: got {share.share} twice, wanted each once")
     check_number("pages_total", share.pages_total, 0, MEMORY_MAX_BYTES // PAGE_BYTES)

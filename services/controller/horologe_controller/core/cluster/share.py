@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_common.clock import NEVER_NS, s
 from horologe_controller.core.cluster.dynamic_pace import DynamicPace
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials, new_pace
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Lane
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from horologe_common import wire
-    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
-    from horologe_controller.core.cluster.lane import MessageLatency
+    from horologe_controller.core.cluster.message_latency import MessageLatency
 
 
 STREAM_NS = s(5)
@@ -27,7 +27,7 @@ STREAM_NS = s(5)
 class ClusterChanges:
     """Changes of the cluster since the last `clear`.
 
-    The mirror writes through the `mark_*` methods. `Scheduler.plan` reads and clears all but the last two,
+    The mirror writes through the `mark_*` methods. `Planner.plan` reads and clears all but the last two,
     `Controller._adopt_model_changes` those.
     """
 
@@ -127,7 +127,7 @@ class Share:
         self.estimates: dict[str, Estimate] = {}
         """Estimates of the models that the share may run."""
         self.standby: dict[str, Estimate] = {}
-        """Estimates of the models that the share only keeps loaded: the plan may switch them to it (`standby.py`)."""
+        """Estimates of the models that the share only keeps loaded: the plan may switch them to it."""
         self.held: dict[str, float] = {}
         """Loaded standby models -> pages. Schedulers do not see them."""
         self.pace = new_pace()
@@ -188,6 +188,48 @@ class Share:
             self.pages_free += self.resident.pop(model)
             self.unused.pop(model, None)
             self.residency.remove_model(self, model)
+
+    def adopt_pages(self, report: wire.Share, pages: Mapping[str, float]) -> None:
+        """Mirror what a new share holds and loads. `pages`: of the models that its worker reports."""
+        held = {**dict.fromkeys(report.resident, False), **{key: True for key, _ in report.loading}}
+        for model, loading in held.items():
+            if model in pages:
+                self.reserve_pages(model, pages[model], loading=loading)
+
+    def adopt_report(self, report: wire.Share, changed: Mapping[str, float]) -> None:
+        """Adopt what the worker did to models whose content changed: unloaded them, or reduced them to these pages.
+
+        A Result precedes the report of the model that it made resident, so what is missing there has been unloaded.
+        """
+        reported = {*report.resident, *(key for key, _ in report.loading)}
+        for models in (self.resident, self.held):
+            for model in [model for model in models if model in changed]:
+                if model not in reported:
+                    self.unload_model(model)
+                elif (surplus := models[model] - changed[model]) > 0:
+                    models[model] = changed[model]
+                    self.pages_free += surplus
+
+    def begin_standby(self, model: str, estimate: Estimate) -> None:
+        """Hide the model from schedulers. It stays loaded, or is loaded as a model that the plan keeps on the share."""
+        if model in self.standby:
+            return
+        if model in self.resident or model in self.loading:
+            self.residency.remove_model(self, model)
+        self.standby[model] = estimate
+        if model in self.resident:
+            self.held[model] = self.resident.pop(model)
+            self.unused.pop(model, None)
+
+    def end_standby(self, model: str) -> bool:
+        """Show the model to schedulers again if it stands by. Return whether it does."""
+        if self.standby.pop(model, None) is None:
+            return False
+        if model in self.held:
+            self.resident[model] = self.held.pop(model)
+        if model in self.resident or model in self.loading:
+            self.residency.add_model(self, model, resident=model in self.resident)
+        return True
 
     def mark_used(self, model: str) -> None:
         """Make the model the most recently used."""
@@ -272,39 +314,3 @@ class Share:
         assert not any(self.residency.shares_of[model][self] for model in self.loading if model not in self.standby)
         assert self.held.keys() <= self.standby.keys()
         assert not self.standby.keys() & (self.estimates.keys() | self.resident.keys())
-
-
-class LoadBackoff:
-    """Exponential backoff of LOADs that a worker refused, by share and model.
-
-    A worker refuses a LOAD for reasons that pass: too many pending actions, no free pages yet, a missed window. A
-    successful LOAD or the worker's next Register resets the backoff. LOADs that fail are not retried: see
-    `ModelCatalogue.mark_load_failed`.
-    """
-
-    def __init__(self, first_ns: int = ms(10), max_ns: int = s(5)) -> None:
-        """Pause for `first_ns`, doubled with each further refusal up to `max_ns`."""
-        self._first_ns = first_ns
-        self._max_ns = max_ns
-        self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()
-        """Retry times; valid while `Share.load_retry_ns` has the same."""
-        self.due_ns: int | None = None
-        """When `end_expired` is to be called next; None if no share is in backoff."""
-
-    def record_refusal(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
-        """Start a backoff. If no share can load the model now, its queued requests are checked again."""
-        refusals = share.load_refusals[model] = share.load_refusals.get(model, 0) + 1
-        pause_ns = min(self._first_ns << min(refusals - 1, 62), self._max_ns)
-        retry_ns = share.load_retry_ns[model] = now_ns + pause_ns
-        self._retries.push((share, model), retry_ns)
-        self.due_ns = self._retries.smallest_priority()
-        if cluster.load_retry_ns(model):
-            cluster.changes.mark_revised(model)
-
-    def end_expired(self, now_ns: int, cluster: Cluster) -> None:
-        """End the backoffs whose time has passed, so that the scheduler considers their shares again."""
-        for share, model in self._retries.pop_up_to(now_ns):
-            if share.load_retry_ns.get(model, NEVER_NS) <= now_ns:  # not reset by a successful LOAD or a Register
-                del share.load_retry_ns[model]
-                cluster.changes.mark_reconfigured(share)
-        self.due_ns = self._retries.smallest_priority()

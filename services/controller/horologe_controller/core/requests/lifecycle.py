@@ -20,9 +20,8 @@ from horologe_controller.core.actions import ActionMetrics
 from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.requests.awaited_models import AwaitedModels
-from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
-from horologe_controller.core.requests.request_table import RequestTable
-from horologe_controller.core.scheduling.scheduler import Reason, Refusal
+from horologe_controller.core.requests.request import Request, RequestTable
+from horologe_controller.core.scheduling.decisions import Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.model_catalogue import ModelCatalogue
-    from horologe_controller.core.scheduling.scheduler import Scheduler
+    from horologe_controller.core.scheduling.planner import Planner
     from horologe_controller.settings import ControllerSettings
 
 ATTEMPTS = 3
@@ -41,8 +40,6 @@ the reason."""
 ROWS_SHIFT = 40
 """Requests of several rows for a dynamic model have a queue for each number of rows, which is above these bits of the
 shape key. Batches by distributions have one row for each request: a mixed queue would be planned by the profile."""
-ANSWERED = (int(Status.OK), int(Status.FAILED))
-"""Statuses of a row whose answer is in the worker's Outputs."""
 
 
 @lru_cache(1024)
@@ -69,7 +66,7 @@ class RequestLifecycle:
         self,
         settings: ControllerSettings,
         cluster: Cluster,
-        scheduler: Scheduler,
+        scheduler: Planner,
         catalogue: ModelCatalogue,
         post: Callable[[Out], None],
         observers: RequestObservers,
@@ -167,7 +164,7 @@ class RequestLifecycle:
         largest, dynamic = self._cluster.admitted.get(model, spec), model in self._cluster.distributions
         valid: list[Request] = []
         for request in requests:
-            request.action_id = UNPLACED
+            request.action_id = 0
             request.spec = spec
             if not served:
                 self._finish(request, *self._catalogue.explain_unserved(model))
@@ -261,6 +258,7 @@ class RequestLifecycle:
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
         failed, batch_status, retried = {row.id: row.status for row in result.rows}, result.status, []
+        answered = Status.OK, Status.FAILED  # the answer is in the worker's Outputs
         for row, request in enumerate(action.requests):
             if request.action_id != action.id:  # finished already, or planned again because the action was overdue
                 if batch_status == Status.CANCELLED:
@@ -270,8 +268,8 @@ class RequestLifecycle:
             if status == Status.LOST and request.step is not None:
                 self._finish(request, Status.LOST, result.reason)
                 continue
-            if status in ANSWERED:
-                request.action_id = FINISHED
+            if status in answered:
+                request.action_id = 0
                 self.table.remove_request(request)
                 continue
             if status != Status.TOO_LATE:  # retried while the deadline allows
@@ -301,7 +299,7 @@ class RequestLifecycle:
 
     def _finish(self, request: Request, status: Status, reason: str = "", *times_ns: int) -> None:
         """Remove a request and send its outcome."""
-        request.action_id = FINISHED
+        request.action_id = 0
         self.table.remove_request(request)
         if status != Status.CANCELLED:
             self._post(Out(request.submitter, Outcome(request.submit_id, int(status), reason, *times_ns)))

@@ -1,18 +1,18 @@
-"""A request as the controller holds it, from its Submit until it is finished."""
+"""The open requests of the controller: each from its Submit until it is finished."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
-    from horologe_common.models import ModelSpec
-    from horologe_common.wire import StreamStep
-    from horologe_controller.core.cluster.share import Share
+    from collections.abc import Iterator, Mapping, Sequence
 
-UNPLACED, FINISHED = 0, -1
-"""Values of `action_id` for a request that belongs to no action."""
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import Submit
+    from horologe_controller.core.cluster.share import Share
 
 
 class Request:
@@ -22,59 +22,41 @@ class Request:
     """
 
     def __init__(
-        self,
-        id: int,
-        submitter: str,
-        submit_id: int,
-        spec: ModelSpec,
-        model: str,
-        rows: int,
-        holder: str,
-        input_id: int,
-        arrival_ns: int,
-        deadline_ns: int,
-        best_effort: bool,
-        shape_key: int = 0,
-        length: int = 0,
-        application: str = "",
-        solo: bool = False,
-        traceparent: str = "",
-        budget_ns: int = 0,
-        client: str = "",
-        urgent_ns: int | None = None,
-        step: StreamStep | None = None,
+        self, id: int, submitter: str, submit: Submit, spec: ModelSpec, arrival_ns: int, deadline_ns: int
     ) -> None:
+        """`deadline_ns` is earlier than the client's deadline by `MessageLatency.reserved_ns`."""
         self.id = id
         self.submitter = submitter
-        self.submit_id = submit_id
+        self.submit_id = submit.id
         self.spec = spec
-        self.model = model
-        self.rows = rows
-        self.holder = holder
-        self.input_id = input_id
+        self.model = submit.model
+        self.rows = submit.rows
+        self.holder = submit.holder
+        self.input_id = submit.input_id
         self.arrival_ns = arrival_ns
         self.deadline_ns = deadline_ns
-        """Earlier than the client's deadline by `MessageLatency.reserved_ns`."""
-        self.best_effort = best_effort
-        self.shape_key = shape_key
-        self.length = length
-        self.application = application
-        self.solo = solo
-        self.traceparent = traceparent
+        self.best_effort = submit.best_effort
+        self.solo = submit.solo
+        self.shape_key = -id if submit.solo else submit.shape_key
+        """Requests of one batch have the same. That of a solo request is unique."""
+        self.length = submit.length
+        self.application = submit.application
+        self.traceparent = submit.traceparent
         """Trace and span of the request at the frontend, if it is traced."""
-        self.budget_ns = budget_ns
-        """Time from the arrival to the client's deadline."""
-        self.client = client
+        self.client = submit.client
         """Client that sent it, for the order between clients."""
+        self.step = submit.step
+        """The step of a stream that it is. None: it is none."""
+        self.urgent_ns: int | None = None
+        """When the request goes before all others; None: never."""
+        if submit.urgent_after_ns and submit.solo and submit.best_effort:
+            self.urgent_ns = arrival_ns + submit.urgent_after_ns
         self.turn = 0
         """See `ClientOrder`."""
-        self.urgent_ns = urgent_ns
-        """When the request goes before all others; None: never."""
-        self.step = step
-        """The step of a stream that it is. None: it is none."""
         self.share: Share | None = None
         """The only share that may run it, because that keeps the state of its stream. None: any may."""
-        self.action_id = UNPLACED
+        self.action_id = 0
+        """0: it belongs to no action."""
         self.attempts = 0
         """Number of failed attempts."""
         self.failure = Status.REFUSED
@@ -100,3 +82,50 @@ class Request:
     def __lt__(self, other: Request) -> bool:
         """Order requests by arrival, so that they can be keys of an `IndexedHeap`."""
         return self.id < other.id
+
+
+class RequestTable:
+    """Open requests, by submitter and its id of the request."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, dict[int, Request]] = {}
+        self._last_id = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of.values()))
+
+    def __iter__(self) -> Iterator[Request]:
+        """Iterate over copies: the exporter's thread counts the requests."""
+        return chain.from_iterable([list(requests.values()) for requests in list(self._of.values())])
+
+    def create_request(
+        self, sender: str, submit: Submit, spec: ModelSpec, arrival_ns: int, deadline_ns: int
+    ) -> Request:
+        """Return a new request. The caller adds it to the open requests of the submitter."""
+        self._last_id += 1
+        return Request(self._last_id, sender, submit, spec, arrival_ns, deadline_ns)
+
+    def of_submitter(self, submitter: str) -> dict[int, Request]:
+        """Return the open requests of a submitter by its ids."""
+        requests = self._of.get(submitter)
+        return self._of.setdefault(submitter, {}) if requests is None else requests
+
+    def remove_request(self, request: Request) -> None:
+        del self._of[request.submitter][request.submit_id]
+
+    def discard_submitter(self, submitter: str) -> None:
+        """Drop the table of a submitter that has disconnected and has no open request."""
+        if not self._of.get(submitter, True):
+            del self._of[submitter]
+
+    def queued_for(self, models: Mapping[str, bool]) -> list[Request]:
+        """Return the queued requests for these models, in the order of arrival."""
+        queued = [request for request in self if request.queued and request.model in models]
+        return sorted(queued)
+
+    def check(self, placed: Sequence[Request], queued: int) -> None:
+        """Assert that every open request is queued or in exactly one pending action."""
+        assert len(placed) == len({request.id for request in placed})
+        open_ids = {request.id for request in self}
+        assert all(request.id in open_ids for request in placed)
+        assert len(self) == len(placed) + queued

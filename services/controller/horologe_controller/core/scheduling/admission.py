@@ -1,4 +1,4 @@
-"""Admission: refuse a request on arrival that could not be in time even if all shares ran nothing but its queue."""
+"""Refusals: on arrival, of queued requests that are too late for any batch, or for the batch that was formed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_controller.core.scheduling.scheduler import Reason, Refusal
+from horologe_controller.core.scheduling.decisions import Reason, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
+    from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 
 RESERVED_PART = 0.25
 """The work ahead of the last full batches is taken to need this much more than the median time. Without, what is
@@ -66,8 +67,7 @@ class Admission:
 
     These count if they could be in time in a full batch. They go first, and take at least as long as full batches on
     all shares, after what these execute. So a refusal costs little: if the request were queued, it would be given up
-    later, or another one in its place. What is queued for other models does not count. How much of the time they get is
-    for the policy to decide, batch by batch.
+    later, or another one in its place. How much time other models get is for the policy to decide, batch by batch.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -143,3 +143,46 @@ def count_cost(now_ns: int, requests: Iterable[Request], queue: ModelQueue, clus
     part = BEST_EFFORT_PART if queue.best_effort else 1
     for request in requests:
         request.cost_ns = work_ns * request.rows // rows // part or 1
+
+
+class LateRefusals:
+    """Removes late requests from their queues. `on_dequeued` gets the requests that have left a queue."""
+
+    def __init__(
+        self,
+        policy: SchedulingPolicy,
+        queues: RequestQueues,
+        on_dequeued: Callable[[list[Request], ModelQueue], None],
+    ) -> None:
+        self._policy = policy
+        self._queues = queues
+        self._on_dequeued = on_dequeued
+
+    def refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
+        """Refuse queued requests that are too late by the policy's deadline rule: with workers, or without any."""
+        policy, expires = self._policy, self._policy.deadline_rule == "expire"
+        reason = Reason.EXPIRED if expires else Reason.OVERDUE
+        for request in self._queues.pop_overdue(now_ns):
+            exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request, cluster)
+            if exec_ns and now_ns + exec_ns <= request.deadline_ns:
+                self._queues.check_after(request, request.deadline_ns - exec_ns)
+                continue
+            queue = self._queues.dequeue(request)
+            self._on_dequeued([request], queue)
+            if not request.best_effort and request.model in cluster.capable:
+                queue.record_loss(now_ns)
+                policy.on_request_late(now_ns, request, cluster)
+            if expires:
+                exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
+            if request.model in cluster.capable:
+                yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
+            else:
+                yield Refusal(request, Reason.NO_WORKER)
+
+    def drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
+        """Refuse the first `count` requests of a queue."""
+        heads = self._queues.pop_batch(queue, range(count), starts=False)
+        self._on_dequeued(heads, queue)
+        for request in heads:
+            late_ns = now_ns + self._policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
+            yield Refusal(request, Reason.BATCH_FORMED, late_ns)

@@ -13,11 +13,10 @@ from collections.abc import Sequence  # compiled named tuples evaluate their ann
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_controller.core.longest_row import HOPELESS_QUANTILE
+from horologe_controller.core.runtime_distributions import HOPELESS_QUANTILE
 
 if TYPE_CHECKING:
-    from horologe_controller.core.longest_row import LongestRow
-    from horologe_controller.core.runtime_distributions import RuntimeDistributions
+    from horologe_controller.core.runtime_distributions import LongestRow, RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.strategy import Rank
 
@@ -27,8 +26,6 @@ finish rates with 32 and 1,024 are the same (experiments/results/orloj.md)."""
 PATIENCE = 2.0
 """Decay of urgency, in mean solo times: a kind with this much more slack than another counts 1/e of it. Less forgets
 the value of a batch, more its deadline (benchmarks/horologe_constants.py, experiments/results/orloj.md)."""
-LIMIT_MARGIN = 1.0 + 1e-9
-"""Raises a limit above the rounding errors of the value that it limits."""
 
 
 class BatchChoice(NamedTuple):
@@ -69,7 +66,7 @@ class Eligible(NamedTuple):
 class QueuedRequests:
     """Requests of a model in order of their deadlines, and what any choice of a batch from them needs."""
 
-    __slots__ = ("deadlines_ns", "distributions", "eligible", "kinds", "rows", "sizes")
+    __slots__ = ("bound", "choice", "deadlines_ns", "distributions", "eligible", "kinds", "rows", "sizes")
 
     def __init__(
         self,
@@ -88,6 +85,10 @@ class QueuedRequests:
         self.rows = rows
         self.sizes = sizes
         self.distributions = distributions
+        self.bound: tuple[int, Rank | None] = 0, None
+        """(`Advance.version`, lower bound of the rank with it)."""
+        self.choice: BatchChoice | None = None
+        """The last choice. It holds for starts up to its `until_ns`."""
         self.eligible: list[Eligible] = []
         for longest in sorted(set(kinds)):
             places = [place for place, kind in enumerate(kinds) if kind <= longest]
@@ -124,6 +125,13 @@ class QueuedRequests:
         if rows is None:
             return tuple(sorted([kinds[place] for place in places]))
         return tuple(sorted([kinds[place] for place in places for _ in range(rows[place])]))
+
+    def best_choice(self, start_ns: int) -> BatchChoice | None:
+        """Return the best batch for a start."""
+        choice = self.choice
+        if choice is None or start_ns > choice.until_ns:
+            choice = self.choice = choose_batch(start_ns, self)
+        return choice
 
     def fastest_batches(self) -> list[tuple[int, float]]:
         """Return (first deadline, requests per ns) of ideal batches, one for each queued kind.
@@ -246,7 +254,8 @@ def _candidates(
         rows = queued.kinds_of_rows(places)
         value = sum([urgency[kinds[place]] for place in places], 0.0)
         limit = value / (base_ns + distributions.scale(size) * row_mean_ns[rows[-1]])
-        candidates.append(BatchCandidate(-LIMIT_MARGIN * limit, number, places, size, rows))
+        limit *= 1.0 + 1e-9  # above the rounding errors of the value that it limits
+        candidates.append(BatchCandidate(-limit, number, places, size, rows))
     candidates.sort()
     return candidates
 
@@ -270,39 +279,18 @@ def _chances(begin_ns: int, queued: QueuedRequests, candidate: BatchCandidate, r
     return [row.part_within((deadlines_ns[place] - begin_ns) / scale) for place in places]
 
 
-class DynamicQueue:
-    """The first requests of a dynamic queue, the bound of its rank, and the last choice of a batch."""
-
-    __slots__ = ("bound", "choice", "fastest", "queued")
-
-    def __init__(self, queue: ModelQueue, distributions: RuntimeDistributions) -> None:
+def queued_requests(queue: ModelQueue, distributions: RuntimeDistributions) -> QueuedRequests:
+    """Return the first requests of a dynamic queue. The result is kept until the queue's requests change."""
+    if not isinstance(queue.derived, dict):
+        queue.derived = {}
+    derived = queue.derived.get(distributions)
+    if derived is None:
         requests = list(islice(queue, MAX_CANDIDATES))
-        self.queued = QueuedRequests(
+        derived = queue.derived[distributions] = QueuedRequests(
             [request.deadline_ns for request in requests],
             [distributions.kind_of(request.application, request.length) for request in requests],
             queue.spec.batch_sizes,
             distributions,
             None if queue.rows == len(queue) else [request.rows for request in requests],
         )
-        self.fastest = self.queued.fastest_batches()
-        self.bound: tuple[int, Rank | None] = 0, None
-        """(`Advance.version`, lower bound of the rank with it)."""
-        self.choice: BatchChoice | None = None
-        """Holds for starts up to its `until_ns`."""
-
-    def best_choice(self, start_ns: int) -> BatchChoice | None:
-        """Return the best batch for a start. The last choice is kept while it holds."""
-        choice = self.choice
-        if choice is None or start_ns > choice.until_ns:
-            choice = self.choice = choose_batch(start_ns, self.queued)
-        return choice
-
-
-def dynamic_queue(queue: ModelQueue, distributions: RuntimeDistributions) -> DynamicQueue:
-    """Return the `DynamicQueue` of these distributions. It is created anew if the queue's requests have changed."""
-    if not isinstance(queue.derived, dict):
-        queue.derived = {}
-    derived = queue.derived.get(distributions)
-    if derived is None:
-        derived = queue.derived[distributions] = DynamicQueue(queue, distributions)
     return derived

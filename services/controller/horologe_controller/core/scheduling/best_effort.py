@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.strategy import Strategy
 
 LONG_PART = 50
-"""Runs of the profiler that are too long may still use a fiftieth of a share's time. Otherwise models that take longer
-than other requests can wait would never be measured. Urgent runs are not limited by this."""
+"""Runs of the profiler that are too long may use a fiftieth of a share's time. Otherwise models that take longer than
+other requests can wait would never be measured. Urgent runs have no limit."""
 
 
 class BestEffortLimit:

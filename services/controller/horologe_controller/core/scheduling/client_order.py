@@ -38,10 +38,7 @@ DISPLACEABLE = 32
 
 
 class ClientOrder:
-    """Turns of the requests of one queue: `Request.turn`, in rows.
-
-    Invariant: `_by_turn` has all requests of a best-effort queue.
-    """
+    """Turns of the requests of one queue: `Request.turn`, in rows."""
 
     __slots__ = ("_by_turn", "_known", "_next", "_present")
 
@@ -52,7 +49,7 @@ class ClientOrder:
         """Turn of the next request of each client, unless the present is later."""
         self._known = KNOWN_CLIENTS
         self._by_turn: IndexedHeap[Request, int] | None = IndexedHeap() if best_effort else None
-        """Best-effort requests by turn: what an earlier turn means for them is no matter of deadlines."""
+        """All requests of a best-effort queue by turn: deadlines do not matter for them."""
 
     def add(self, arrivals: Iterable[Request], queued: Iterable[Request]) -> None:
         """Give each arrival a turn. `queued`: requests of the queue, with or without the arrivals."""

@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_controller.core.cluster.lane import look_ahead
-from horologe_controller.core.scheduling.admission import Admission, count_cost
+from horologe_controller.core.cluster.message_latency import LookAhead, look_ahead
+from horologe_controller.core.scheduling.admission import Admission, LateRefusals, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit, urgent_strategy
 from horologe_controller.core.scheduling.client_order import share_batch
-from horologe_controller.core.scheduling.late_refusals import LateRefusals
+from horologe_controller.core.scheduling.decisions import Batch, Decisions, Reason, Refusal
 from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
-from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
-from horologe_controller.core.scheduling.scheduler import Batch, Decisions, Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.lane import Action, LookAhead
+    from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -36,7 +34,10 @@ if TYPE_CHECKING:
 
 
 class Planner:
-    """A `Scheduler` that plans a few milliseconds ahead and has a policy."""
+    """Queues requests, and plans a few milliseconds ahead with a policy.
+
+    Deterministic: no clock, no randomness, no iteration over sets.
+    """
 
     def __init__(self, policy: SchedulingPolicy, settings: ControllerSettings) -> None:
         self.policy = policy
@@ -45,7 +46,7 @@ class Planner:
         self.admission = Admission(settings.admission)
         self.loads = LoadPlanner(settings, self.queues, policy.traffic)
         self.late_refusals = LateRefusals(policy, self.queues, self._on_dequeued)
-        self.waits = policy.waits or QueueWaits()
+        self.waits = policy.waits
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         self.rankings = ShareRankings(policy.best_batch, self.best_effort.best_batch, policy.rank_bound)
         self._idle: dict[Share, bool] = {}
@@ -56,10 +57,14 @@ class Planner:
         """Shares that have enough work, by the time when they want more, unless they change first."""
 
     def __len__(self) -> int:
+        """Return the number of queued requests."""
         return self.queues.count
 
     def add(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> list[Refusal]:
-        """See `Scheduler.add`. Requests are admitted together if none of them is close to a refusal."""
+        """Queue requests for one queue: equal in model, shape and best effort. Return refusals of those not queued.
+
+        They are admitted together if none of them is close to a refusal.
+        """
         self.policy.on_requests_arrived(requests, cluster)
         counted = not self.policy.is_dynamic(requests[0].model, cluster)
         alike = len(requests) > 1 and counted and len({request.rows for request in requests}) == 1
@@ -123,7 +128,7 @@ class Planner:
                 self._reexamined[share] = True
 
     def remove(self, request: Request) -> None:
-        """See `Scheduler.remove`."""
+        """Remove a queued request (cancelled)."""
         self._on_dequeued([request], self.queues.dequeue(request))
 
     def _on_dequeued(self, requests: list[Request], queue: ModelQueue) -> None:
@@ -134,22 +139,22 @@ class Planner:
             self.policy.on_requests_removed(requests, queue)
         self._on_queue_changed(queue)
         if self.loads.models_missing:
-            self.loads.remove_requests(requests)
+            self.loads.demand.remove_requests(requests)
 
     def record_refused_again(self, now_ns: int, request: Request, count: int, cluster: Cluster) -> None:
-        """See `Scheduler.record_refused_again`."""
+        """Record that `count` requests have come since the last one, and were refused as `request` was on arrival."""
         if (queue := self.queues.find_queue(request)) is not None:
             queue.record_loss(now_ns)
         self.policy.on_refused_again(now_ns, request, count, cluster)
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
-        """See `Scheduler.observe`."""
+        """Take note that an INFER ran for `took_ns`. The estimates have it already."""
         if self.policy.on_result is not None:
             self.policy.on_result(action, took_ns)
         self.rankings.mark_estimates(action.share, self.queues.of_model(action.model))
 
     def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
-        """See `Scheduler.plan`."""
+        """Decide. Read and clear `cluster.changes`. The requests that the plan starts or refuses are dequeued."""
         plan, queues = Decisions([], [], [], [], None), self.queues
         for queue in self.waits.pop_expired(now_ns) if self.waits.held else ():
             self._on_queue_changed(queue)
@@ -196,7 +201,7 @@ class Planner:
                 continue
             changed[share] = True
             if reconfigured:
-                self.loads.placement.preloadable[share] = None
+                self.loads.preloadable[share] = None
         self._reexamined |= changed
         if self.loads.models_missing:
             self.loads.mark_shares(changed)
@@ -234,8 +239,7 @@ class Planner:
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns):
             return
         self._wants_work.remove(share)
-        draining = self.loads.placement.draining
-        if draining and (until_ns := self.loads.placement.drains_until(now_ns, share, self.loads.demand)) is not None:
+        if self.loads.draining and (until_ns := self.loads.drains_until(now_ns, share)) is not None:
             self._wants_work.push(share, until_ns)
             return
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
@@ -302,7 +306,7 @@ class Planner:
         return min(latest_ns, free_ns + window_ns) if window_ns else latest_ns
 
     def check(self) -> None:
-        """See `Scheduler.check`."""
+        """Assert the invariants of the queues."""
         for part in (self.queues, self.loads.demand, self.rankings, self._wants_work, self.waits):
             part.check()
         self.policy.check(self.queues)

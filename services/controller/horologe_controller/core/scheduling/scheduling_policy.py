@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from horologe_common.service.settings import convert_settings
+from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.strategy import oldest_strategy
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.queue_waits import QueueWaits
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.strategy import Rank, Strategy
     from horologe_controller.core.traffic import Traffic
@@ -46,8 +46,6 @@ class SchedulingPolicy:
     """Give a share its next batch only `DECISION_LEAD_NS` before it runs dry, instead of `lookahead_ns` ahead."""
     traffic: Traffic | None = None
     """Ledger of a policy that has one. With it, only copies of models are kept in memory while they are worth more."""
-    waits: QueueWaits | None = None
-    """Set by policies that let a queue wait: they call `waits.hold_queue` and return no batch."""
     count_late_heads: Callable[[ModelQueue, int], int] | None = None
     """Return how many requests at the head of a queue to refuse, after a batch of it that ends at the given time. This
     hook, and the next three, are methods of the policies that need them."""
@@ -63,6 +61,8 @@ class SchedulingPolicy:
 
     def __init__(self, settings: ControllerSettings) -> None:
         """Raises SettingsError for a parameter that the policy does not have, and for a wrong value."""
+        self.waits = QueueWaits()
+        """To let a queue wait, a policy calls `waits.hold_queue` and returns no batch."""
         known = f"the parameters of {settings.scheduler} are"
         self.parameters = convert_settings(self.Parameters, "controller.policy", settings.policy, known)
 
@@ -87,8 +87,8 @@ class SchedulingPolicy:
 
         Default: the oldest requests. While another queue waits, only a batch that ends before that wait does.
         """
-        wait_ns = None if self.waits is None else self.waits.next_ns()
-        if self.waits is None or wait_ns is None:
+        wait_ns = self.waits.next_ns()
+        if wait_ns is None:
             return oldest_strategy(now_ns, start_ns, share, queue)
         strategy = oldest_strategy(now_ns, start_ns, share, queue, wait_ns)
         if strategy is None and queue:

@@ -21,7 +21,7 @@ class Rank(NamedTuple):
 
     when_dry: int
     """0: a share gets the batch at once. More: just before it runs dry (`DECISION_LEAD_NS`), since a better batch may
-    come until then; the fewer, the earlier."""
+    come until then; the fewer, the earlier. Systems whose executor takes its next batch after the last one have 1."""
     order_ns: int
     """Order of the policy."""
     first_id: int

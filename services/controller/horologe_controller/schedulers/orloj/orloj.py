@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.strategy import Rank
     from horologe_controller.settings import ControllerSettings
 
-LOWEST_RANK = Rank(0, -NEVER_NS, 0)
-
 
 class ScoredRequests(NamedTuple):
     """Requests of a queue by score, and the distributions that the scores were computed from."""
@@ -47,7 +45,7 @@ class ScoredRequests(NamedTuple):
 
     def insert(self, request: Request) -> None:
         kind = self.distributions.kind_of(request.application, request.length)
-        self.pending.insert(request, kind, ((request.deadline_ns, 1.0),), request.rows)
+        self.pending.insert(request, kind, request.deadline_ns, request.rows)
 
 
 class OrlojParameters(PolicyParameters, frozen=True):
@@ -96,7 +94,7 @@ class Orloj(SchedulingPolicy):
 
     def rank_bound(self, queue: ModelQueue) -> Rank | None:
         """Return the lowest rank for dynamic models: scores change with time, so their queues are always examined."""
-        return LOWEST_RANK if queue.model in self._distributions else None
+        return Rank(0, -NEVER_NS, 0) if queue.model in self._distributions else None
 
     def _scored_requests(self, queue: ModelQueue, distributions: RuntimeDistributions) -> ScoredRequests:
         """Return the scores of a queue's requests. They are built at first use and after new distributions."""

@@ -21,18 +21,16 @@ if TYPE_CHECKING:
     from horologe_controller.schedulers.orloj.scores import Scores
 
     Places = NDArray[np.intp]
-    Steps = tuple[tuple[int, float], ...]
-    """(deadline in ns, cost of missing it), both increasing."""
 
-K = TypeVar("K")
+Key = TypeVar("Key")
 INITIAL_ROOM = 64
 """Requests that the arrays of a new queue have places for."""
-MAX_BT, MIN_BT = 100.0, -10.0
-"""Bounds of bt, so that e^(bt) does not overflow. Beyond them the base of times is moved: at b = 1e-4 per ms, after
+MAX_BT = 100.0
+"""Bound of bt, so that e^(bt) does not overflow. Beyond it the base of times is moved: at b = 1e-4 per ms, after
 1,000 s (section 4.4)."""
 
 
-class ScoreQueue(Generic[K]):
+class ScoreQueue(Generic[Key]):
     """Requests by key. A request is viable for a batch size while it can be expected to be in time in such a batch.
 
     Invariants: places are dense, as the last request moves to the place of a removed one. The stored alpha and beta of
@@ -48,16 +46,12 @@ class ScoreQueue(Generic[K]):
         self.scores = scores
         self.earliest = earliest
         self.rows = 0
-        self._requests: list[tuple[K, int, Steps, int]] = []
-        """(key, group, steps, rows) by place."""
-        self._places: dict[K, int] = {}
+        self._requests: list[tuple[Key, int, int, int]] = []
+        """(key, group, deadline, rows) by place."""
+        self._places: dict[Key, int] = {}
         self._base_ns = 0
-        self._due_ns: Floats = np.zeros((INITIAL_ROOM, 1))
-        """(room, steps): deadlines, relative to the base time."""
-        self._costs: Floats = np.zeros((INITIAL_ROOM, 1))
-        """(room, steps): cost of missing each deadline, less that of the one before; 0 for unused steps."""
-        self._last_ns: Floats = np.zeros(INITIAL_ROOM)
-        """(room,): last deadline of each request."""
+        self._due_ns: Floats = np.zeros(INITIAL_ROOM)
+        """(room,): deadlines, relative to the base time."""
         self._groups: Places = np.zeros(INITIAL_ROOM, np.intp)
         self._rows: Places = np.zeros(INITIAL_ROOM, np.intp)
         self._smallest: Places = np.zeros(INITIAL_ROOM, np.intp)
@@ -74,57 +68,50 @@ class ScoreQueue(Generic[K]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         ScoreQueue.__init__(self, state["scores"], earliest=state["earliest"])
-        for key, group, steps, rows in state["requests"]:
-            self.insert(key, group, steps, rows)
+        for key, group, deadline_ns, rows in state["requests"]:
+            self.insert(key, group, deadline_ns, rows)
         self._rebase(state["base"])
 
-    def insert(self, key: K, group: int, steps: Steps, rows: int = 1) -> None:
-        """Add a request. `group` is an index of the scores' groups; `steps` has one item for an ordinary SLO."""
-        place, (room, most) = len(self._requests), self._due_ns.shape
-        if place == room or len(steps) > most:
-            self._grow(2 * room if place == room else room, max(most, len(steps)))
-        self._due_ns[place] = self._costs[place] = before = 0.0
-        for number, (deadline_ns, cost) in enumerate(steps):
-            self._due_ns[place, number] = deadline_ns - self._base_ns
-            self._costs[place, number] = cost - before
-            before = cost
-        self._last_ns[place], self._groups[place], self._rows[place] = steps[-1][0] - self._base_ns, group, rows
+    def insert(self, key: Key, group: int, deadline_ns: int, rows: int = 1) -> None:
+        """Add a request. `group` is an index of the scores' groups."""
+        place = len(self._requests)
+        if place == self._due_ns.size:
+            self._grow()
+        self._due_ns[place], self._groups[place], self._rows[place] = deadline_ns - self._base_ns, group, rows
         self._smallest[place] = bisect_left(self.scores.sizes, rows)
         self._score_parts[3, :, place] = -math.inf
-        self._requests.append((key, group, steps, rows))
+        self._requests.append((key, group, deadline_ns, rows))
         self._places[key] = place
         self.rows += rows
 
-    def _grow(self, room: int, steps: int) -> None:
-        """Enlarge the arrays to `room` requests with `steps` steps each."""
-        more, others = room - self._last_ns.size, steps - self._due_ns.shape[1]
-        for name in ("_due_ns", "_costs"):
-            setattr(self, name, np.pad(getattr(self, name), ((0, more), (0, others))))
-        for name in ("_last_ns", "_groups", "_rows", "_smallest"):
+    def _grow(self) -> None:
+        """Double the room of the arrays."""
+        more = self._due_ns.size
+        for name in ("_due_ns", "_groups", "_rows", "_smallest"):
             setattr(self, name, np.pad(getattr(self, name), (0, more)))
         self._score_parts = np.pad(self._score_parts, ((0, 0), (0, 0), (0, more)))
 
-    def remove(self, key: K) -> None:
+    def remove(self, key: Key) -> None:
         """Remove a request. Raises KeyError if it is not in the queue."""
         place, end = self._places.pop(key), len(self._requests) - 1
         self.rows -= self._requests[place][3]
         if place != end:
             self._requests[place] = self._requests[end]
             self._places[self._requests[end][0]] = place
-            for array in (self._due_ns, self._costs, self._last_ns, self._groups, self._rows, self._smallest):
+            for array in (self._due_ns, self._groups, self._rows, self._smallest):
                 array[place] = array[end]
             self._score_parts[:, :, place] = self._score_parts[:, :, end]
         del self._requests[end]
 
-    def timed_out_keys(self, t_ns: int) -> list[K]:
+    def timed_out_keys(self, t_ns: int) -> list[Key]:
         """Return the keys of requests that are viable for no size any more."""
         timed_out = np.flatnonzero(~self._viable_alone(float(t_ns - self._base_ns)))
         return [self._requests[place][0] for place in timed_out.tolist()]
 
-    def choose_batch(self, t_ns: int) -> tuple[int, list[K]] | None:
+    def choose_batch(self, t_ns: int) -> tuple[int, list[Key]] | None:
         """Return (size, keys) of the batch to start at `t_ns`, highest score first. The requests stay in the queue."""
         t = t_ns - self._base_ns
-        if not MIN_BT <= self.scores.b_per_ns * t <= MAX_BT:
+        if abs(self.scores.b_per_ns * t) > MAX_BT:
             self._rebase(t_ns)
             t = 0
         candidate = self._candidate(float(t))
@@ -139,7 +126,6 @@ class ScoreQueue(Generic[K]):
         shift_ns = base_ns - self._base_ns
         self._base_ns = base_ns
         self._due_ns -= shift_ns
-        self._last_ns -= shift_ns
         self._score_parts[3] = -math.inf
 
     def _viable_alone(self, t: float) -> NDArray[np.bool_]:
@@ -147,9 +133,7 @@ class ScoreQueue(Generic[K]):
         count, expected_ns = len(self._requests), self.scores.expected_ns
         if self.rows == count:
             return self._viable(0, t)
-        alone: NDArray[np.bool_] = (
-            self._last_ns[:count] - expected_ns[self._smallest[:count], self._groups[:count]] >= t
-        )
+        alone: NDArray[np.bool_] = self._due_ns[:count] - expected_ns[self._smallest[:count], self._groups[:count]] >= t
         return alone
 
     def _viable(self, size: int, t: float) -> NDArray[np.bool_]:
@@ -159,7 +143,7 @@ class ScoreQueue(Generic[K]):
         """
         count, expected_ns = len(self._requests), self.scores.expected_ns[size]
         takes_ns = expected_ns.take(self._groups[:count]) if expected_ns.size > 1 else expected_ns[0]
-        viable: NDArray[np.bool_] = self._last_ns[:count] - takes_ns >= t
+        viable: NDArray[np.bool_] = self._due_ns[:count] - takes_ns >= t
         if self.rows > count:
             viable &= self._rows[:count] <= self.scores.sizes[size]
         return viable
@@ -176,7 +160,7 @@ class ScoreQueue(Generic[K]):
             alone = np.flatnonzero(self._viable_alone(t))
             if not alone.size:
                 return None
-            first = int(alone[self._last_ns[alone].argmin()])
+            first = int(alone[self._due_ns[alone].argmin()])
         for size in range(len(self.scores.sizes) - 1, -1, -1):
             if self.rows < self.scores.sizes[size] and size and self.rows == len(self._requests):
                 continue
@@ -196,8 +180,7 @@ class ScoreQueue(Generic[K]):
         """Return the places with the highest scores that fill a batch, highest first."""
         alpha, beta, since_ns, until_ns = self._score_parts[:, size]
         if (stale := places[(until_ns[places] <= t) | (since_ns[places] > t)]).size:
-            due_ns = self._due_ns[stale]
-            parts = self.scores.parts(size, self._groups[stale], due_ns - t, due_ns, self._costs[stale])
+            parts = self.scores.parts(size, self._groups[stale], t, self._due_ns[stale])
             self._score_parts[:, size, stale] = parts
         score = alpha[places] * math.exp(self.scores.b_per_ns * t) + beta[places]
         rows, single = self.scores.sizes[size], self.rows == len(self._requests)
@@ -223,6 +206,6 @@ class ScoreQueue(Generic[K]):
     def check(self) -> None:
         assert [self._places[key] for key, *_ in self._requests] == list(range(len(self._places)))
         assert self.rows == sum(rows for *_, rows in self._requests)
-        for place, (_, group, steps, rows) in enumerate(self._requests):
+        for place, (_, group, deadline_ns, rows) in enumerate(self._requests):
             assert (self._groups[place], self._rows[place]) == (group, rows)
-            assert self._last_ns[place] == steps[-1][0] - self._base_ns
+            assert self._due_ns[place] == deadline_ns - self._base_ns

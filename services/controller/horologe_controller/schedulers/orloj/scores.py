@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.intp]
 
-B_PER_MS = 1e-4
-"""Rate b of the anticipated delay, which is exponential (section 4.1). It hardly matters (fig. 13)."""
 NODES = 4
 """Gauss-Legendre nodes per bin: exact up to batches of 7 if all edges are those of the bins."""
 
@@ -37,11 +35,13 @@ class Scores:
         groups: Sequence[Distribution],
         others: Distribution,
         base_ns: float,
-        b_per_ms: float = B_PER_MS,
+        b_per_ms: float,
     ) -> None:
         """Build the tables.
 
         `sizes` ascend; `others` is the distribution of any request of the model; `base_ns` is c0 of eq. 3.
+        `b_per_ms` is the rate b of the anticipated delay, which is exponential (section 4.1). It hardly matters (fig.
+        13).
         """
         self.sizes = tuple(sizes)
         self.b_per_ns = b_per_ms / 1e6
@@ -66,26 +66,17 @@ class Scores:
     def __reduce__(self) -> tuple[Any, ...]:
         return Scores, self._args
 
-    def cells(self, place: int) -> Cells:
-        """Return the cells of the size with this index."""
-        return self._cells[place]
-
-    def parts(
-        self, place: int, groups: Ints, left_ns: Floats, deadline_ns: Floats, costs: Floats
-    ) -> tuple[Floats, Floats, Floats, Floats]:
+    def parts(self, place: int, groups: Ints, t_ns: float, due_ns: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Return (alpha, beta, since, until): the score is alpha e^(bt) + beta from `since` to before `until`, in ns.
 
-        `place` is the index of the size; `groups` (n,). The others are (n, steps): time left until each deadline,
-        deadlines relative to the base time of t, and the cost of missing each. The score of a cost function with
-        several steps is the sum of the scores of its steps (appendix B), so alpha and beta are sums as well.
+        `place` is the index of the size; `groups` and `due_ns` (n,). `t_ns` and the deadlines `due_ns` are relative to
+        the base time of t.
         """
         cells = self._cells[place]
-        at = np.searchsorted(cells.end_ns, left_ns)
-        start_ns, group = cells.start_ns[at], groups[:, None]
-        alpha = costs * cells.slope[group, at] * np.exp(-self.b_per_ns * (deadline_ns - start_ns))
-        beta = costs * cells.level[group, at]
-        since_ns, until_ns = deadline_ns - cells.end_ns[at], deadline_ns - start_ns
-        return alpha.sum(axis=1), beta.sum(axis=1), since_ns.max(axis=1), until_ns.min(axis=1)
+        at = np.searchsorted(cells.end_ns, due_ns - t_ns)
+        start_ns = cells.start_ns[at]
+        alpha = cells.slope[groups, at] * np.exp(-self.b_per_ns * (due_ns - start_ns))
+        return alpha, cells.level[groups, at], due_ns - cells.end_ns[at], due_ns - start_ns
 
 
 class Cells:

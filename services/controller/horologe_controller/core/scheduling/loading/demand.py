@@ -192,14 +192,10 @@ class Demand:
             models.push(model, priority)
         return urgent
 
-    def most_urgent_anywhere(self) -> str:
-        """Return the model with the earliest deadline; "" if no priority is positive."""
+    def most_urgent_anywhere(self) -> str | None:
+        """Return the model with the earliest deadline; None if no priority is positive."""
         entry = self._positive.peek()
-        return entry[1] if entry else ""
-
-    def needs_load(self) -> bool:
-        """Return whether a priority is positive."""
-        return self._positive.peek() is not None
+        return entry[1] if entry else None
 
     def pop_relieved_shares(self) -> list[Share]:
         """Return the shares that hold a model whose last request has left since the previous call."""

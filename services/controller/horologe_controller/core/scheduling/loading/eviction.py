@@ -17,15 +17,12 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.traffic import Traffic
 
-LEAST_IDLE = 0.01
-"""Least idle part of a share, so that it can be divided by."""
-
 
 class Eviction:
     """A LOAD of a model on a share, and the only copies there that are worth more than it.
 
-    A further copy of the model never evicts the only copy of one that is asked for at least as often. A first copy
-    does if the LOAD serves more requests than it costs. It serves a batch of the queued requests that it would help, as
+    A further copy never evicts the only copy of a model that is asked for at least as often. A first copy does if the
+    LOAD serves more requests than it costs. It serves a batch of the queued requests that it would help, as
     far as the share has time for them. It costs the difference of how often both are asked for, times the time until
     the evicted one is back, as far as this exceeds the budget of its requests, `MEMORY_NS` at most. It is back after a
     batch of the model and a LOAD. Requests count by their weights.
@@ -83,7 +80,7 @@ class Eviction:
         busy = traffic.utilisation(now_ns, self._share)
         if not traffic.price.rate:
             busy -= traffic.of_model(held).work_ns.at(now_ns) / MEMORY_NS
-        return min(1.0, max(LEAST_IDLE, 1.0 - busy))
+        return min(1.0, max(0.01, 1.0 - busy))  # it can be divided by
 
     def _find_needs(self) -> tuple[int, int, int]:
         now_ns, model, spec = self._now_ns, self._model, self._cluster.specs[self._model]

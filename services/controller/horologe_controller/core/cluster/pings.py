@@ -1,4 +1,7 @@
-"""Stalls of a worker, of the controller, or of the link between them, which explain why an action took long."""
+"""What the pings of a worker show: the offset of its clock, and stalls.
+
+A stall of the worker, of the controller, or of the link between them explains why an action took long.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,38 @@ from collections import deque
 
 from horologe_common.clock import NEVER_NS, ms
 
+WINDOW = 16
+"""Round trips that the estimate uses."""
 STALL_NS = ms(100)
 """A Pong this much later than the fastest one, or a turn of the controller this much later than its timer, is a stall.
 A container with a CPU quota is paused for less than its period, which is 100 ms by default."""
-MAX_AWAITED = 64
+
+
+class ClockOffset:
+    """Offset of a peer's monotonic clock to this machine's, from the round trips of pings.
+
+    The estimate uses the shortest of the last `WINDOW` round trips. Its error is at most half of that round trip
+    (Cristian's algorithm with a minimum filter, as in NTP).
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque(maxlen=WINDOW)
+        self.offset_ns = 0
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether there was a round trip. Before, `offset_ns` is 0 and meaningless."""
+        return bool(self._samples)
+
+    @property
+    def error_ns(self) -> int:
+        """Return the largest possible error of `offset_ns`: half of the shortest round trip. 0 before there was one."""
+        return min(self._samples)[0] // 2 if self._samples else 0
+
+    def observe(self, sent_ns: int, peer_ns: int, received_ns: int) -> None:
+        """Add a round trip: `sent_ns` and `received_ns` on this clock, `peer_ns` on the peer's in between."""
+        self._samples.append((received_ns - sent_ns, peer_ns - (sent_ns + received_ns) // 2))
+        self.offset_ns = min(self._samples)[1]
 
 
 class Stalls:
@@ -20,7 +51,7 @@ class Stalls:
     """
 
     def __init__(self) -> None:
-        self._awaited: deque[int] = deque(maxlen=MAX_AWAITED)
+        self._awaited: deque[int] = deque(maxlen=64)
         """Send times of the pings without an answer."""
         self._answers = False
         self.ended_ns = -1
