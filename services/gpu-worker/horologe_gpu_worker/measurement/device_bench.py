@@ -20,16 +20,15 @@ from horologe_gpu_worker.measurement.cache_counters import CountersFailed, count
 from horologe_gpu_worker.measurement.device_sensor import SensorWindow
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
+    Done,
     Measure,
     Measured,
     MeasuredRates,
     Rates,
     Ready,
-    Running,
     ShareConnection,
     ShareJob,
     Stop,
-    Stopped,
     Trace,
     Traced,
 )
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horologe_gpu_worker.measurement.device_sensor import DeviceSensor
+    from horologe_gpu_worker.measurement.share_connection import Command, Wanted
     from horologe_gpu_worker.settings import WorkerSettings
 
 IDLE_S = 2.0
@@ -116,21 +116,13 @@ class DeviceBench:
             raise
 
     def _run(self, loads: Sequence[ShareLoad], memory_bytes_per_ms: float) -> MeasuredRun:
-        shares = [share for _, share, _ in self._shares]
-        for share, load in zip(shares, loads, strict=True):
-            share.send(Begin(load.batch))
-        for share in shares:
-            share.wait_reply(Running)
+        self._ask_all([Begin(load.batch) for load in loads], Done)
         sleep(SETTLED * self._settings.seconds)
         with SensorWindow(self._sensor) as window:
-            for share in shares:
-                share.send(Measure(self._settings.seconds))
-            measured = [share.wait_reply(Measured) for share in shares]
-        traced = [self._trace(share) for share in shares]  # one after another, while the neighbours run
-        for share in shares:
-            share.send(Stop())
-        for share in shares:
-            share.wait_reply(Stopped)
+            measured = self._ask_all([Measure(self._settings.seconds)] * len(loads), Measured)
+        # One after another, while the neighbours run.
+        traced = [share.ask(Trace(), Traced) for _, share, _ in self._shares]
+        self._ask_all([Stop()] * len(loads), Done)
         reading = window.mean()
         times = (_share_times(*replies, memory_bytes_per_ms) for replies in zip(measured, traced, strict=True))
         return MeasuredRun(tuple(loads), tuple(times), reading.power_w, reading.frequency_mhz)
@@ -163,9 +155,11 @@ class DeviceBench:
             raise
         self._shares = list(zip(loads, connections, ready, strict=True))
 
-    def _trace(self, share: ShareConnection) -> Traced:
-        share.send(Trace())
-        return share.wait_reply(Traced)
+    def _ask_all(self, commands: Sequence[Command], kind: type[Wanted]) -> list[Wanted]:
+        """Send a command to each share. Return their replies, of this kind."""
+        for (_, share, _), command in zip(self._shares, commands, strict=True):
+            share.send(command)
+        return [share.wait_reply(kind) for _, share, _ in self._shares]
 
     def _count_cache_use(self, model: str, batches: Sequence[int]) -> dict[int, float]:
         """Return the L2 utilisation times active time of each batch size. Raises CountersFailed."""
@@ -177,8 +171,7 @@ class DeviceBench:
         """Return the rates of copies, measured once by the first share."""
         if self._rates is None:
             [(_, share, _), *_] = self._shares
-            share.send(Rates())
-            self._rates = share.wait_reply(MeasuredRates)
+            self._rates = share.ask(Rates(), MeasuredRates)
         return self._rates
 
 
