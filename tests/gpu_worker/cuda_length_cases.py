@@ -79,7 +79,7 @@ def test_batches_of_a_padded_model_are_padded_to_few_lengths(cuda: PytorchRuntim
     module = a_module(lambda x: {"y": torch.stack([x.sum(1), (x != 0).sum(1).float()], 1)})
     manifest = "padded = true\nbatch_sizes = [1, 2, 4]\n" + SUMS
     store = Store(cuda, a_program(tmp_path, module, (torch.zeros(2, 4),), SHAPES, manifest))
-    device = DeviceModels(store)
+    device = DeviceModels(store)  # type: ignore[arg-type]
 
     def do(lane: str, rows: int = 0, **given: Any) -> Any:
         done = device.run(Operation(1, 0, lane, "m/1", 4, rows, **given))

@@ -133,7 +133,8 @@ class ExecutorHarness:
     """Executors with an inbox in place of the reactor."""
 
     def __init__(self, store: StubStore, settings: WorkerSettings | None = None) -> None:
-        self.executors = Executors("worker/0#w", settings or WorkerSettings(realtime=False), store, StubScans())
+        settings = settings or WorkerSettings(realtime=False)
+        self.executors = Executors("worker/0#w", settings, store, StubScans())  # type: ignore[arg-type]
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.executors.start(self.post, self.post)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec, Profile
-    from horologe_gpu_worker.core.stream_step import Step
     from horologe_gpu_worker.execution.workspace import Workspace
 
 
@@ -70,6 +69,14 @@ class DeviceConfig(NamedTuple):
 
 
 HOST_DEVICE = DeviceConfig()
+
+
+class Step(NamedTuple):
+    """Step `number` (from 1) of a stream, which its `owner` has numbered `stream`."""
+
+    owner: str
+    stream: int
+    number: int
 
 
 class OpenModel:

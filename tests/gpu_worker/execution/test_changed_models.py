@@ -58,7 +58,7 @@ def store() -> Contents:
 
 @pytest.fixture
 def device(store: Contents) -> DeviceModels:
-    device = DeviceModels(store)
+    device = DeviceModels(store)  # type: ignore[arg-type]
     assert device.run(Operation(1, 0, "load", "sum/1")).status == Status.OK
     return device
 

@@ -36,7 +36,7 @@ def test_a_version_with_a_result_is_never_loading_again(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "models", name="late")
     pool = HeldPool()
     messages: list[Finished | VersionScanned] = []
-    scans = RepositoryScans(ModelStore(tmp_path / "models", tmp_path / "cache"), pool, load_timeout_ns=0)  # type: ignore[arg-type]
+    scans = RepositoryScans(ModelStore(tmp_path / "models", tmp_path / "cache"), pool)  # type: ignore[arg-type]
     scans.start(messages.append)
     scans.begin_scan(Operation(1, 0, "scan", "late"))
     request = pool.requests.get(timeout=30)

@@ -11,7 +11,7 @@ from horologe_common.status import InvalidInput, Status, TooLarge
 from horologe_common.string_tensors import check_strings
 from horologe_common.wire import RowStatus, Tensor
 from horologe_gpu_worker.core.lanes import Operation
-from horologe_gpu_worker.core.stream_step import Step
+from horologe_gpu_worker.runtime import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -132,28 +132,6 @@ class EarlyInputs:
 
 class InferAction:
     """An INFER action. `awaited` counts the rows that have neither inputs nor a failure yet."""
-
-    __slots__ = (
-        "_rows_by_input",
-        "awaited",
-        "batch_size",
-        "cancelled",
-        "controller",
-        "failed",
-        "infer",
-        "inline_io",
-        "inputs",
-        "lane",
-        "lanes_end_ns",
-        "more",
-        "ready_ns",
-        "rows",
-        "spec",
-        "start_partial",
-        "started",
-        "step",
-        "timing",
-    )
 
     def __init__(self, infer: Infer, spec: ModelSpec, controller: str) -> None:
         self.infer = infer
@@ -313,8 +291,6 @@ class InferAction:
 
     def failed_rows(self) -> tuple[RowStatus, ...]:
         """Return the status of every failed row; `submit_id` is the row's index in the batch."""
-        if not self.failed:
-            return ()
         return tuple(
             RowStatus(index, 0, int(status), reason) for index, (status, reason) in sorted(self.failed.items())
         )

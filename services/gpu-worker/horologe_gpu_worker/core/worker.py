@@ -306,9 +306,7 @@ class Worker:
         elif finished.lane != "unload":
             action = self.infers.find_action(finished.action_id)
             if action is not None and finished.lane == "exec" and finished.status == Status.OK:
-                report = self.models.reports.get(action.spec.key)
-                if report and report.profile and not report.profile.measured:
-                    self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
+                self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
             self.infers.advance_action(now_ns, finished)
 
     def _is_stale(self, sender: str, action: Load | Unload) -> bool:

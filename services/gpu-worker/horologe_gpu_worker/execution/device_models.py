@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
+    from horologe_gpu_worker.repository.modelstore import ModelStore
     from horologe_gpu_worker.runtime import OpenModel, Shapes
 
 NONE_FAILED: Mapping[int, str] = {}
@@ -32,20 +33,8 @@ NONE_FAILED: Mapping[int, str] = {}
 log = logger("device")
 
 
-class ModelSource(Protocol):
-    """The methods of the model store that a device uses (modelstore.py)."""
-
-    def open(self, spec: ModelSpec) -> OpenModel: ...
-
-    def spec(self, key: str) -> ModelSpec: ...
-
-    def is_open(self, key: str) -> bool: ...
-
-
 class _LoadedModel:
     """A model in memory. The lock prevents UNLOAD from closing it during an EXEC."""
-
-    __slots__ = ("closed", "lock", "model", "spec", "staging", "typical_ns")
 
     def __init__(self, model: OpenModel, spec: ModelSpec) -> None:
         self.model = model
@@ -80,7 +69,7 @@ class DeviceModels:
     `check_device` is called after an operation has failed.
     """
 
-    def __init__(self, store: ModelSource, check_device: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: ModelStore, check_device: Callable[[], None] = lambda: None) -> None:
         self._store = store
         self._check_device = check_device
         self._loaded: dict[str, _LoadedModel] = {}

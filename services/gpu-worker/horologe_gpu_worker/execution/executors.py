@@ -19,7 +19,7 @@ from horologe_common.status import Status
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation, OperationQueue, VersionScanned, not_run
 from horologe_gpu_worker.core.worker import lanes_address
 from horologe_gpu_worker.execution.device_health import end_if_lost
-from horologe_gpu_worker.execution.device_models import DeviceModels, ModelSource
+from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.execution.realtime import (
     CpuClaims,
     RealtimePriority,
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_gpu_worker.inspection.repository_scans import Scans
+    from horologe_gpu_worker.inspection.repository_scans import RepositoryScans
+    from horologe_gpu_worker.repository.modelstore import ModelStore
     from horologe_gpu_worker.settings import WorkerSettings
 
     Post = Callable[[str, str, Any], None]
@@ -159,7 +160,7 @@ class LaneThread:
 class Executors:
     """All lanes of a worker process; `deliver` is what the reactor attaches at the worker's `lanes` address."""
 
-    def __init__(self, worker: str, settings: WorkerSettings, store: ModelSource, scans: Scans) -> None:
+    def __init__(self, worker: str, settings: WorkerSettings, store: ModelStore, scans: RepositoryScans) -> None:
         self.worker = worker
         self.address = lanes_address(worker)
         self.settings = settings

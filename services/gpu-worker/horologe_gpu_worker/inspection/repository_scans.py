@@ -9,7 +9,7 @@ import os
 from contextlib import nullcontext
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -46,19 +46,6 @@ ADOPT_MIN_NS, STOP_S = s(1), 2.0
 log = logger("scan")
 
 
-class Scans(Protocol):
-    """Runs the operations `scan` of a worker."""
-
-    def start(self, post: Post) -> None:
-        """Accept operations from now on."""
-
-    def begin_scan(self, operation: Operation) -> None:
-        """Scan a model. Does not block. The core gets VersionScanned messages, and Finished at the end."""
-
-    def stop(self) -> None:
-        """Stop the running scans."""
-
-
 class _ModelScan:
     """A running scan of all versions of a model."""
 
@@ -77,10 +64,9 @@ class RepositoryScans:
     process has shown before that the model can be read, and on the CPU that it runs.
     """
 
-    def __init__(self, store: ModelStore, pool: InspectionPool, load_timeout_ns: int) -> None:
+    def __init__(self, store: ModelStore, pool: InspectionPool) -> None:
         self._store = store
         self._pool = pool
-        self._load_timeout_ns = load_timeout_ns
         self._operations: SimpleQueue[Operation | None] = SimpleQueue()
         self._lister = Thread(target=self._list_models, name="scan", daemon=True)
         self._lock = Lock()
@@ -89,11 +75,13 @@ class RepositoryScans:
         """Runtime -> lock of the model that it adopts."""
 
     def start(self, post: Post) -> None:
+        """Accept operations from now on."""
         self._post = post
         self._pool.start()
         self._lister.start()
 
     def begin_scan(self, operation: Operation) -> None:
+        """Scan a model. Does not block. The core gets VersionScanned messages, and Finished at the end."""
         self._operations.put(operation)
 
     def stop(self) -> None:
@@ -217,7 +205,7 @@ def create_scans(
         os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured, settings.fetch_timeout_ns
     )
     pool = InspectionPool(setup, inspections, quantum_ns, slow_max)
-    return RepositoryScans(store, pool, settings.load_timeout_ns)
+    return RepositoryScans(store, pool)
 
 
 def _finished(
