@@ -40,9 +40,6 @@ class IoCache:
         self.held_bytes = 0
         self._held: dict[int, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def acquire(self, action_id: int, size: int) -> bool:
         """Add `size` bytes to the action. Return False and add nothing if the sum would exceed the limit."""
         if self.held_bytes + size > self.limit_bytes:

@@ -119,9 +119,17 @@ class ModelsChanged(msgspec.Struct, frozen=True, gc=False):
     names: tuple[str, ...]
 
 
+def finish(
+    operation: Operation, status: Status, begin_ns: int, end_ns: int, device_ns: int = 0, **result: Any
+) -> Finished:
+    """Return the Finished message of an operation with these further fields. `device_ns` 0: `end_ns` - `begin_ns`."""
+    took_ns = device_ns or end_ns - begin_ns
+    return Finished(operation.action_id, operation.lane, status, begin_ns, end_ns, took_ns, **result)
+
+
 def not_run(operation: Operation, status: Status, now_ns: int, reason: str = "") -> Finished:
     """Return the Finished message of an operation that never ran."""
-    return Finished(operation.action_id, operation.lane, status, now_ns, now_ns, reason=reason)
+    return finish(operation, status, now_ns, now_ns, reason=reason)
 
 
 class OperationQueue:

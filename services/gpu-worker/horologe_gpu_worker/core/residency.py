@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
 Requester = tuple[str, int]
-"""Address of the controller that sent an action, and the id of the action."""
+"""Address of the controller that sent an action or a Scan, and its id."""
 
 
 class PageCache:

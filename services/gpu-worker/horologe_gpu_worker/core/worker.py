@@ -130,9 +130,7 @@ class Worker:
             self.infers.tick(now_ns)
         finally:
             self._forward_outputs(now_ns, self.infers.out)
-        models = self.models
-        due = models.running or models.waiting or models.retired or models.changed
-        completed = models.tick(now_ns) if due else None
+        completed = self.models.tick(now_ns)
         self.out.extend(self.models.out)
         self.models.out.clear()
         for share in self.shares:
