@@ -13,7 +13,7 @@ from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.settings import WorkerSettings, device_config
+from horologe_gpu_worker.settings import WorkerSettings, resolve_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ class RunningScans:
         repository = settings.pop("repository", str(folder / "models"))
         self.settings = WorkerSettings(repository=repository, cache=str(folder / "cache"), **settings)
         mirror = Mirror(repository, folder / "cache", self.settings.fetch_timeout_ns)
-        self.store = ModelStore(mirror.root, folder / "cache", device=device_config(self.settings), mirror=mirror)
+        self.store = ModelStore(mirror.root, folder / "cache", settings=resolve_device(self.settings), mirror=mirror)
         self.scans = create_scans(self.settings, self.store, inspections, quantum_ns, slow_max)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.reports: dict[str, ModelReport] = {}

@@ -18,7 +18,7 @@ from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.repository_watch import watch_repository, watched_source
-from horologe_gpu_worker.settings import WorkerSettings, device_config
+from horologe_gpu_worker.settings import WorkerSettings, resolve_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def _gpu_metrics(cuda: int | None) -> Callable[[], Stats] | None:
     if cuda is None:
         return None
-    from horologe_gpu_worker.measurement.gpu_metrics import gpu_metrics
+    from horologe_gpu_worker.nvml import gpu_metrics
 
     return gpu_metrics(cuda)
 
@@ -43,10 +43,10 @@ def main() -> None:
     try:
         check_writable(settings.cache, "worker.cache")
         entered = enter_share(settings)
-        settings = msgspec.structs.replace(settings, share_percent=entered.percent)
+        settings = resolve_device(msgspec.structs.replace(settings, share_percent=entered.percent))
         source = watched_source(settings) if settings.watch else None
         mirror = Mirror(settings.repository, Path(settings.cache), settings.fetch_timeout_ns)
-        store = ModelStore(mirror.root, Path(settings.cache), device=device_config(settings), mirror=mirror)
+        store = ModelStore(mirror.root, Path(settings.cache), settings=settings, mirror=mirror)
         reports = store.list_models()
     except HorologeError as error:
         service.reject(error)
@@ -70,7 +70,7 @@ def main() -> None:
             follows_directory=True,
             start=start,
             prepare=attach,
-            more_stats=_gpu_metrics(device_config(settings).cuda),
+            more_stats=_gpu_metrics(settings.cuda),
         )
     finally:
         executors.stop()

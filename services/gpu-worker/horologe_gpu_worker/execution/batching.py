@@ -13,7 +13,7 @@ from horologe_common.status import ModelFailed
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import concat_rows, decode_array, encode_array
 from horologe_gpu_worker.execution.workspace import Workspace, aligned_size
-from horologe_gpu_worker.repository.model_signature import shape_for
+from horologe_gpu_worker.repository.model_signature import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 def workspace_bytes(spec: ModelSpec) -> int:
     """Return the bytes of the inputs of the largest batch at the profile's length. Longer inputs grow the workspace."""
-    return sum(
-        aligned_size(math.prod(shape_for(spec, tensor, spec.max_batch)) * DTYPES[tensor.datatype].itemsize)
-        for tensor in spec.inputs
-        if tensor.datatype != "BYTES"
-    )
+    return sum(aligned_size(tensor_bytes(spec, tensor, spec.max_batch)) for tensor in spec.inputs)
 
 
 def batch_shapes(operation: Operation, spec: ModelSpec) -> Shapes:

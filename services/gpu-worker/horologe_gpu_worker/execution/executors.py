@@ -27,7 +27,6 @@ from horologe_gpu_worker.execution.realtime import (
     pin_thread,
     realtime_permitted,
 )
-from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,7 +166,7 @@ class Executors:
         self._scans = scans
         self._own_lanes: dict[str, bool] = {}
         """Models whose LOADs and UNLOADs run on a lane of the model: they start processes."""
-        cuda = device_config(settings).cuda
+        cuda = settings.cuda
         self._inline_exec_ns = INLINE_EXEC_NS if cuda is None else 0
         check_device = (lambda: None) if cuda is None else partial(end_if_lost, cuda)
         self._post: Post | None = None

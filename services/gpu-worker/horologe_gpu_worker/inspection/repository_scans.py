@@ -17,14 +17,13 @@ from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, ModelFailed, Status, describe_exception, encodable
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
+from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned, finish
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX, InspectionPool, InspectionRequest
 from horologe_gpu_worker.inspection.inspector import READING, InspectionSetup, overdue_reason
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import unreadable_report, waiting_report
 from horologe_gpu_worker.repository.profile_cache import ON_DEVICE
 from horologe_gpu_worker.repository.version_inspector import VersionReport
-from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,14 +97,13 @@ class RepositoryScans:
                 log.warning("model unavailable", model=name, reason=error.reason)
                 report = unreadable_report(name, error.reason)
                 self._store.finish_model(name, [report])
-                self._post(_finished(operation, begin_ns, models=(report,)))
+                self._post(finish(operation, Status.OK, begin_ns, monotonic_ns(), models=(report,)))
             except HorologeError as error:
                 log.warning("model not listed", model=name, reason=error.reason)
-                self._post(_finished(operation, begin_ns, status=Status.FAILED, reason=encodable(error.reason)))
+                self._post(_failed(operation, begin_ns, error.reason))
             except Exception as error:
                 log.exception("scan failed", model=name)
-                reason = encodable(describe_exception(error))
-                self._post(_finished(operation, begin_ns, status=Status.FAILED, reason=reason))
+                self._post(_failed(operation, begin_ns, describe_exception(error)))
 
     def _begin(self, operation: Operation, folders: list[Path]) -> None:
         scan = _ModelScan(operation, len(folders))
@@ -150,7 +148,7 @@ class RepositoryScans:
     def _finish(self, scan: _ModelScan) -> None:
         reports = [scan.reports[version] for version in sorted(scan.reports)]
         self._store.finish_model(scan.name, reports)
-        self._post(_finished(scan.operation, scan.begin_ns, models=tuple(reports)))
+        self._post(finish(scan.operation, Status.OK, scan.begin_ns, monotonic_ns(), models=tuple(reports)))
 
     def _adopt(
         self, folder: Path, inspected: Inspected, timeout: Timeout, on_progress: Callable[[str], None]
@@ -196,27 +194,14 @@ def create_scans(
     would need memory of the device for all their weights and graphs. So are models that have their own processes, which
     the worker can stop and keep.
     """
-    device = device_config(settings)
+    own = msgspec.structs.replace(settings, repository="", cache="", host_bytes=0, emulated_device="")
     unmeasured: tuple[str, ...] = ISOLATED
-    if device.cuda is not None:
-        device, unmeasured = device._replace(device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
-    device = device._replace(host_bytes=0, emulated_device="")
-    setup = InspectionSetup(
-        os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured, settings.fetch_timeout_ns
-    )
+    if settings.cuda is not None:
+        own, unmeasured = msgspec.structs.replace(own, device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
+    setup = InspectionSetup(os.fsencode(settings.repository), os.fsencode(settings.cache), own, unmeasured)
     pool = InspectionPool(setup, inspections, quantum_ns, slow_max)
     return RepositoryScans(store, pool)
 
 
-def _finished(
-    operation: Operation,
-    begin_ns: int,
-    *,
-    status: Status = Status.OK,
-    reason: str = "",
-    models: tuple[ModelReport, ...] = (),
-) -> Finished:
-    now_ns = monotonic_ns()
-    return Finished(
-        operation.action_id, operation.lane, status, begin_ns, now_ns, now_ns - begin_ns, reason=reason, models=models
-    )
+def _failed(operation: Operation, begin_ns: int, reason: str) -> Finished:
+    return finish(operation, Status.FAILED, begin_ns, monotonic_ns(), reason=encodable(reason))

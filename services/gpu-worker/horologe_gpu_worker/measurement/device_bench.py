@@ -32,7 +32,6 @@ from horologe_gpu_worker.measurement.share_connection import (
     Trace,
     Traced,
 )
-from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,7 +96,7 @@ class DeviceBench:
         self._open([ShareLoad(model, 1, 100.0)])
         [(_, _, ready)] = self._shares
         source, counted = "declared" if self._settings.worker.emulated_device else "estimated", dict[int, float]()
-        if device_config(self._settings.worker).cuda is not None:
+        if self._settings.worker.cuda is not None:
             self.close()  # counters need the device for themselves
             try:
                 source, counted = "ncu", self._count_cache_use(model, ready.batch_sizes)

@@ -25,7 +25,13 @@ BATCH_SIZES = (1, 2, 4, 8, 16)
 RESHAPING = ("onnx", "torchscript", "python")
 """Runtimes that reshape tensors (`python`: for a `TritonPythonModel`)."""
 STREAMING = ("python", "emulated")
-OF_RUNTIMES = {"declared_outputs_only": ("onnx",), "providers": ("onnx",), "gpu_memory": ("onnx", "python")}
+OF_RUNTIMES = {
+    "declared_outputs_only": ("onnx",),
+    "providers": ("onnx",),
+    "gpu_memory": ("onnx", "python"),
+    "python": ("python",),
+    "requirements": ("python",),
+}
 """Keys of some runtimes only."""
 NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
 

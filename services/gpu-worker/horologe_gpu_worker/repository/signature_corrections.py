@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.models import TensorSpec
 from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.reshaping import fits_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +45,7 @@ def _correct(where: str, kind: str, inferred: TensorSpec, entry: TensorEntry) ->
 
 def check_narrower(where: str, shape: Sequence[int], inferred: Sequence[int]) -> None:
     """Raise `InvalidModel` unless every shape that fits `shape` fits `inferred`."""
-    if len(shape) != len(inferred) or any(wanted not in (-1, got) for got, wanted in zip(shape, inferred, strict=True)):
+    if not fits_shape(shape, inferred):
         raise InvalidModel(
             f"{where}: shape: got {list(shape)}, wanted {list(inferred)}, as in the graph, or sizes in place of -1"
         )

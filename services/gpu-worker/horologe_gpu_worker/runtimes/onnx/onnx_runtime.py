@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,17 +13,18 @@ from horologe_common.status import ModelFailed
 from horologe_common.string_tensors import decode_text
 from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, settings_path, size_bytes
-from horologe_gpu_worker.repository.model_signature import shape_for
+from horologe_gpu_worker.repository.model_signature import shape_for, tensor_bytes
 from horologe_gpu_worker.repository.model_spec import build_spec, default_length
 from horologe_gpu_worker.repository.reshaping import NO_RESHAPES, Reshapes, read_reshapes
 from horologe_gpu_worker.repository.signature_corrections import correct_tensors
 from horologe_gpu_worker.repository.warm_up import warm_up
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Runtime
+from horologe_gpu_worker.runtime import OpenModel, Runtime
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
 from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
 from horologe_gpu_worker.runtimes.onnx.external_data import add_external_data
 from horologe_gpu_worker.runtimes.onnx.providers import CPU, check_providers, session_providers, uses_cuda
 from horologe_gpu_worker.runtimes.pytorch.paging.device_pages import HeldPages
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +74,6 @@ class OnnxModel(OpenModel):
         self._strings = [tensor.name for tensor in spec.inputs if tensor.datatype == "BYTES"]
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
         if self._strings:  # of any other object, ONNX Runtime takes its `str`
             inputs = dict(inputs) | {name: decode_text(f"input {name!r}", inputs[name]) for name in self._strings}
         if self._reshapes.inputs:
@@ -115,7 +114,6 @@ class BoundModel(OpenModel):
         self._batches = {size: self._bind(size, kind, device) for size in spec.batch_sizes}
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch; see `OpenModel.run`."""
         batch = self._batches[batch_size]
         try:
             for name, buffer in batch.inputs.items():
@@ -156,13 +154,12 @@ class OnnxRuntime(Runtime):
     `onnx-cuda` for CUDA), never `onnx`.
     """
 
-    def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
-        self._device = device
-        self._cuda = device.cuda
-        self._idle = KeptModels[Any](device.host_bytes if device.cuda is None else 0, lambda session: None)
+    def __init__(self, settings: WorkerSettings = DEFAULTS) -> None:
+        self._settings = settings
+        self._cuda = settings.cuda
+        self._idle = KeptModels[Any](settings.host_bytes if settings.cuda is None else 0, lambda session: None)
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """Read the spec from the graph and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
         path = model_path(folder, manifest, MODEL)
         session = _session(path, threads=1, optimise=False)
@@ -196,11 +193,10 @@ class OnnxRuntime(Runtime):
         return None if kept is None else OnnxModel(spec, kept[0], self._idle, kept[1])
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
-        """Open a session and, with `warm`, run every batch size once; see `Runtime.open`."""
         manifest = read_manifest(folder)
         path, reshapes = model_path(folder, manifest, MODEL), read_reshapes(manifest)
-        providers = session_providers(path, spec.content_hash, manifest, self._device)
-        held = HeldPages(self._device, spec.pages, spec.on_gpu)
+        providers = session_providers(path, spec.content_hash, manifest, self._settings)
+        held = HeldPages(self._settings, spec.pages, spec.on_gpu)
         try:
             session = _session(path, manifest.threads, optimise=True, providers=providers)
             check_providers(path, session.get_providers(), providers)
@@ -278,8 +274,4 @@ def buffer_bytes(spec: ModelSpec) -> int:
     if not bindable(spec):
         return 0
     tensors = (*spec.inputs, *spec.outputs)
-    return sum(
-        math.prod(shape_for(spec, tensor, size)) * DTYPES[tensor.datatype].itemsize
-        for size in spec.batch_sizes
-        for tensor in tensors
-    )
+    return sum(tensor_bytes(spec, tensor, size) for size in spec.batch_sizes for tensor in tensors)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
-    from horologe_gpu_worker.runtime import DeviceConfig
     from horologe_gpu_worker.runtimes.python.model_environment import ModelEnvironment
+    from horologe_gpu_worker.settings import WorkerSettings
 
 CHILD = "horologe_gpu_worker.runtimes.python.model_process"
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
@@ -171,15 +171,15 @@ class ModelProcess:
         spec: ModelSpec,
         folder: Path,
         manifest: Manifest,
-        device: DeviceConfig,
+        settings: WorkerSettings,
         environment: ModelEnvironment,
     ) -> None:
         self._spec = spec
         self._environment = environment
         self._folder = folder
         self._manifest = manifest
-        self._device = device
-        self._load_timeout_ns = self._limit_ns = duration_ns(manifest.load_timeout) or device.load_timeout_ns
+        self._settings = settings
+        self._load_timeout_ns = self._limit_ns = duration_ns(manifest.load_timeout) or settings.load_timeout_ns
         self._warming = False
         """True once the model is loaded and runs on made-up inputs."""
 
@@ -189,10 +189,10 @@ class ModelProcess:
         With `check_content` the process fails if the files have changed since the spec was read. Raises OSError if no
         process can be started.
         """
-        variables = child_environment(os.environ, self._manifest.threads, self._device.environment)
+        variables = child_environment(os.environ, self._manifest.threads, self._settings.model_environment)
         gpu_memory = size_bytes(self._manifest.gpu_memory) if self._spec.on_gpu else 0
-        variables = self._environment.variables(variables) | gpu_variables(self._device.cuda, gpu_memory, os.environ)
-        self._child = start_isolated(CHILD, variables, self._device.user, python=self._environment.python)
+        variables = self._environment.variables(variables) | gpu_variables(self._settings.cuda, gpu_memory, os.environ)
+        self._child = start_isolated(CHILD, variables, self._settings.model_user, python=self._environment.python)
         self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
         self._packets = PacketSocket(self._child.sock)
         start = Start(

@@ -20,11 +20,12 @@ from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, size_bytes
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.repository.model_spec import build_spec, declared_signature
-from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
+from horologe_gpu_worker.runtime import OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
 from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, Done, ModelProcess
 from horologe_gpu_worker.runtimes.python.model_environment import find_environment, make_environment
 from horologe_gpu_worker.runtimes.pytorch.paging.device_pages import HeldPages
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.runtime import DeviceConfig, Step
+    from horologe_gpu_worker.runtime import Step
 
 MODEL = "model.py"
 KEPT_MAX, KEPT_LOAD_NS = 4, s(1)
@@ -223,16 +224,15 @@ class PythonModel(OpenModel):
 class PythonRuntime(Runtime):
     """Models written in Python: `model.py` with a class `Model`, which has `predict_batch` or `predict_stream`."""
 
-    def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
-        self._device = device
+    def __init__(self, settings: WorkerSettings = DEFAULTS) -> None:
+        self._settings = settings
         self.kept = KeptModels(KEPT_MAX, PythonModel.close)
 
     def provision(self, folder: Path, report: Callable[[str], None]) -> None:
         """Make the environment of the model unless it exists. Raises `InvalidModel` if that fails."""
-        make_environment(folder, read_manifest(folder), self._device, report)
+        make_environment(folder, read_manifest(folder), self._settings, report)
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
         if not (path := model_path(folder, manifest, MODEL)).is_file():
             raise InvalidModel(f"{path}: got no such file, wanted a class Model")
@@ -241,12 +241,11 @@ class PythonRuntime(Runtime):
     def place(self, spec: ModelSpec, folder: Path) -> ModelSpec:
         """Give the model the worker's CUDA device, and as many pages as its `gpu_memory`, if it has one."""
         limit = size_bytes(read_manifest(folder).gpu_memory)
-        if not limit or self._device.cuda is None:
+        if not limit or self._settings.cuda is None:
             return spec
         return msgspec.structs.replace(spec, on_gpu=True, weights_bytes=limit)
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
-        """Start the model's process. With `warm` it runs every batch size once; see `Runtime.open`."""
         model = self._create(spec, folder, warm)
         model.start()
         return model
@@ -267,12 +266,12 @@ class PythonRuntime(Runtime):
 
     def _create(self, spec: ModelSpec, folder: Path, warm: bool) -> PythonModel:
         manifest = read_manifest(folder)
-        environment = find_environment(folder, manifest, self._device)
+        environment = find_environment(folder, manifest, self._settings)
         return PythonModel(
             spec,
-            lambda: ModelProcess(spec, folder, manifest, self._device, environment),
+            lambda: ModelProcess(spec, folder, manifest, self._settings, environment),
             warm=warm,
-            hold_pages=lambda: HeldPages(self._device, spec.pages, spec.on_gpu),
+            hold_pages=lambda: HeldPages(self._settings, spec.pages, spec.on_gpu),
         )
 
 
@@ -287,7 +286,6 @@ class _MeasuredModel(Runtime):
         self._stopped = False
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
-        """Start the model's process; see `Runtime.open`."""
         with self._lock:
             if self._stopped:
                 raise ModelFailed(f"model {spec.key}: was stopped before it was loaded")
