@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.waiting import until
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation, VersionScanned
 from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX
 from horologe_gpu_worker.inspection.repository_scans import create_scans
@@ -58,7 +58,7 @@ class RunningScans:
     def begin(self, *names: str) -> None:
         for name in names:
             self._scans += 1
-            self.scans.begin_scan(Operation(self._scans, 0, "scan", name))
+            self.scans.begin_scan(LaneOperation(self._scans, 0, "scan", name))
 
     def scan(self, name: str) -> tuple[ModelReport, ...]:
         """Scan a model and return the reports of its versions."""

@@ -21,18 +21,7 @@ from horologe_gpu_worker.repository.repository_watch import watch_repository, wa
 from horologe_gpu_worker.settings import WorkerSettings, resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horologe_common.core.instruments import Stats
     from horologe_common.transport.reactor import Reactor
-
-
-def _gpu_metrics(cuda: int | None) -> Callable[[], Stats] | None:
-    if cuda is None:
-        return None
-    from horologe_gpu_worker.nvml import gpu_metrics
-
-    return gpu_metrics(cuda)
 
 
 def main() -> None:
@@ -50,6 +39,11 @@ def main() -> None:
         reports = store.list_models()
     except HorologeError as error:
         service.reject(error)
+    metrics = None
+    if settings.cuda is not None:
+        from horologe_gpu_worker.nvml import gpu_metrics  # only a worker with a GPU loads NVML
+
+        metrics = gpu_metrics(settings.cuda)
     executors = Executors(address, settings, store, create_scans(settings, store))
     worker = Worker(address, settings, reports, store.inline_io, entered.device)
 
@@ -64,14 +58,7 @@ def main() -> None:
 
     try:
         start = [watch] if source is not None else []
-        service.run(
-            [worker],
-            links,
-            follows_directory=True,
-            start=start,
-            prepare=attach,
-            more_stats=_gpu_metrics(settings.cuda),
-        )
+        service.run([worker], links, follows_directory=True, start=start, prepare=attach, more_stats=metrics)
     finally:
         executors.stop()
 

@@ -23,7 +23,7 @@ from harness.model_folders import a_pytorch_export, a_pytorch_model, pytorch_exp
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
-from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.measurement.share_batches import ShareBatches
 from horologe_gpu_worker.repository import profile_cache
@@ -126,7 +126,7 @@ def test_batches_go_through_the_lanes_work_between_load_and_unload(
         device = DeviceModels(store)
 
         def do(lane: str, rows: int = 0, **given: Any) -> Finished:
-            done = device.run(Operation(1, 0, lane, "program/1", 2, rows, **given))
+            done = device.run(LaneOperation(1, 0, lane, "program/1", 2, rows, **given))
             assert done.status == Status.OK, done.reason
             return done
 

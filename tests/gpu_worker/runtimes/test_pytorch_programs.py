@@ -18,7 +18,7 @@ from gpu_worker.repository_harness import a_program, a_store
 from horologe_common.models import DTYPES, PAGE_BYTES, ModelSpec
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtime import WarmUpFailed
@@ -475,7 +475,7 @@ def test_a_program_answers_like_its_module_and_its_answers_outlive_it(
             parts.append((encode_array(name, array)[0], [memoryview(array.tobytes())]))
         rows = parts[0][0].shape[0] if report.spec.batched else 1
         size = report.spec.compiled_batch_size(rows)
-        done = device.run(Operation(1, 0, lane, "m/1", size, rows, inputs=parts))
+        done = device.run(LaneOperation(1, 0, lane, "m/1", size, rows, inputs=parts))
         assert done.status == Status.OK, done.reason
         return done.outputs
 

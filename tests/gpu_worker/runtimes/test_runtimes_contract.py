@@ -28,6 +28,7 @@ from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Sleeper
 from horologe_gpu_worker.runtimes.onnx import onnx_runtime as onnx
+from horologe_gpu_worker.runtimes.onnx.sessions import open_session
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def test_onnx_bound_to_buffers_answers_like_the_session(tmp_path: Path) -> None:
     folder = an_onnx_model(tmp_path)
     spec = onnx.OnnxRuntime().inspect(folder)
     assert onnx.bindable(spec)
-    model = onnx.BoundModel(spec, onnx._session(folder / "model.onnx", 1, True), "cpu", 0)
+    model = onnx.BoundModel(spec, open_session(folder / "model.onnx", 1, True), "cpu", 0)
     check_echoes(model)
     with pytest.raises(ModelFailed, match="model graph/1: "):
         model.run(1, {"x": np.ones((1, 5), np.float32)})

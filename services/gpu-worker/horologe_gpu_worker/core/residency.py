@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Load, Result, Share, Unload
-from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +129,7 @@ class Residency:
         else:
             self._load_requesters[load.model] = [(sender, load.action_id)]
             self.loads[load.action_id] = load.model
-            operation = Operation(
+            operation = LaneOperation(
                 load.action_id,
                 self.share,
                 "load",
@@ -202,7 +202,7 @@ class Residency:
     def _release_model(self, model: str, action_id: int) -> None:
         """Free the pages at once. The load lane frees the memory before it runs any later LOAD."""
         self.pages.free(model)
-        self.out.append(Out(self.lanes, Operation(action_id, self.share, "unload", model)))
+        self.out.append(Out(self.lanes, LaneOperation(action_id, self.share, "unload", model)))
 
     def _send_result(self, now_ns: int, requester: Requester, status: Status = Status.OK, reason: str = "") -> None:
         self.out.append(Out(requester[0], Result(requester[1], int(status), now_ns, now_ns, reason=reason)))

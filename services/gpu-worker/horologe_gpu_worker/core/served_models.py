@@ -16,7 +16,7 @@ from horologe_common.clock import ms, us
 from horologe_common.core.protocol import Out
 from horologe_common.models import Profile
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -240,7 +240,7 @@ class ServedModels:
 
     def _post(self, lane: str, share: int, model: str) -> int:
         operation_id = self._next_id()
-        self.out.append(Out(self._lanes, Operation(operation_id, share, lane, model)))
+        self.out.append(Out(self._lanes, LaneOperation(operation_id, share, lane, model)))
         return operation_id
 
     def _next_id(self) -> int:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_gpu_worker.core.lanes import Operation
+    from horologe_gpu_worker.core.lanes import LaneOperation
     from horologe_gpu_worker.runtime import Shapes
 
 
@@ -31,14 +31,14 @@ def workspace_bytes(spec: ModelSpec) -> int:
     return sum(aligned_size(tensor_bytes(spec, tensor, spec.max_batch)) for tensor in spec.inputs)
 
 
-def batch_shapes(operation: Operation, spec: ModelSpec) -> Shapes:
+def batch_shapes(operation: LaneOperation, spec: ModelSpec) -> Shapes:
     """Return the shapes of a batch's inputs, in the order of the signature."""
     shapes = {tensor.name: tuple(tensor.shape) for tensor, _ in operation.inputs}
     rows = (operation.batch_size,) if spec.batched else ()
     return tuple((*rows, *shapes[tensor.name][len(rows) :]) for tensor in spec.inputs)
 
 
-def lengthen_rows(operation: Operation, spec: ModelSpec, shapes: Shapes) -> Operation:
+def lengthen_rows(operation: LaneOperation, spec: ModelSpec, shapes: Shapes) -> LaneOperation:
     """Return the operation with rows that are padded to these shapes of the batch."""
     wanted = {tensor.name: shape for tensor, shape in zip(spec.inputs, shapes, strict=True)}
     inputs, parts_shapes = [], []
@@ -51,7 +51,7 @@ def lengthen_rows(operation: Operation, spec: ModelSpec, shapes: Shapes) -> Oper
 
 
 def assemble_inputs(
-    operation: Operation, batched: bool, space: Workspace, copy_all: bool = False
+    operation: LaneOperation, batched: bool, space: Workspace, copy_all: bool = False
 ) -> dict[str, NDArray[Any]]:
     """Build the input arrays of a batch of `batch_size` rows: the rows of requests in order, then the last row
     repeated.
@@ -112,7 +112,7 @@ def _padded_array(
 
 
 def output_tensors(
-    operation: Operation, spec: ModelSpec, outputs: Mapping[str, NDArray[Any]], space: Workspace
+    operation: LaneOperation, spec: ModelSpec, outputs: Mapping[str, NDArray[Any]], space: Workspace
 ) -> list[tuple[Tensor, Buffer]]:
     """Return header and bytes of every output without padding rows, in the order of the signature.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, Status, describe_exception
-from horologe_gpu_worker.core.lanes import Finished, Operation, finish, not_run
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation, finish, not_run
 from horologe_gpu_worker.execution.batching import (
     assemble_inputs,
     batch_shapes,
@@ -74,7 +74,7 @@ class DeviceModels:
         self._loading = Lock()
         """Held to change `_loaded`: LOAD and UNLOAD run on one lane, replacements on another."""
         self._space = Workspace()
-        self._handlers: dict[str, Callable[[Operation], Finished | None]] = {
+        self._handlers: dict[str, Callable[[LaneOperation], Finished | None]] = {
             "load": self._load,
             "unload": self._unload,
             "input": self._input,
@@ -84,7 +84,7 @@ class DeviceModels:
             "end": self._end_streams,
         }
 
-    def run(self, operation: Operation) -> Finished:
+    def run(self, operation: LaneOperation) -> Finished:
         """Run the operation. An error becomes a Finished with status FAILED, or REFUSED, and the reason."""
         begin_ns, status = monotonic_ns(), Status.FAILED
         try:
@@ -106,14 +106,14 @@ class DeviceModels:
         failure = (operation.model, cause) if cause else None
         return finish(operation, status, begin_ns, monotonic_ns(), reason=reason, failure=failure)
 
-    def loads_at_once(self, operation: Operation) -> bool:
+    def loads_at_once(self, operation: LaneOperation) -> bool:
         """Return True if this LOAD or UNLOAD neither opens a model nor waits for an EXEC."""
         loaded = self._loaded.get(operation.model)
         if operation.lane == "load":
             return loaded is not None or self._store.is_open(operation.model)
         return operation.lane == "unload" and (loaded is None or not loaded.lock.locked())
 
-    def exec_ns(self, operation: Operation) -> int:
+    def exec_ns(self, operation: LaneOperation) -> int:
         """Return the probable time of this EXEC: the expected time, or the median of the model's runs if it is smaller.
 
         The expected time is a high quantile, which other processes on a busy machine increase. It applies to models
@@ -127,9 +127,9 @@ class DeviceModels:
     def close(self) -> None:
         """Close every model. Call at the end of the process."""
         for model in list(self._loaded):
-            self._unload(Operation(0, 0, "unload", model))
+            self._unload(LaneOperation(0, 0, "unload", model))
 
-    def _load(self, operation: Operation) -> None:
+    def _load(self, operation: LaneOperation) -> None:
         if operation.model not in self._loaded:
             loaded = self._open(operation.model)
             with self._loading:
@@ -141,13 +141,13 @@ class DeviceModels:
         self._space.reserve(workspace_bytes(spec))
         return loaded
 
-    def _unload(self, operation: Operation) -> None:
+    def _unload(self, operation: LaneOperation) -> None:
         with self._loading:
             loaded = self._loaded.pop(operation.model, None)
         if loaded:
             loaded.close()
 
-    def _replace(self, operation: Operation) -> None:
+    def _replace(self, operation: LaneOperation) -> None:
         """Open the present content of a loaded model, which serves meanwhile, and close the old one after its EXEC."""
         old = self._loaded.get(operation.model)
         if old is not None and old.spec.content_hash != self._store.spec(operation.model).content_hash:
@@ -157,7 +157,7 @@ class DeviceModels:
                     self._loaded[operation.model], unused = unused, old
             unused.close()
 
-    def _end_streams(self, operation: Operation) -> None:
+    def _end_streams(self, operation: LaneOperation) -> None:
         """Drop the state of streams, after the running EXEC of their model."""
         for model, loaded in list(self._loaded.items()):
             if loaded.spec.streams and operation.model in ("", model):
@@ -165,7 +165,7 @@ class DeviceModels:
                     if not loaded.closed:
                         loaded.model.end_streams(operation.owner, operation.streams)
 
-    def _exec(self, operation: Operation) -> Finished:
+    def _exec(self, operation: LaneOperation) -> Finished:
         loaded = self._loaded.get(operation.model)
         if loaded is None:
             return _not_loaded(operation)
@@ -198,7 +198,7 @@ class DeviceModels:
             operation, begin_ns, end_ns, outputs=tensors, content_hash=content_hash, more=more, failed=failed
         )
 
-    def _input(self, operation: Operation) -> Finished:
+    def _input(self, operation: LaneOperation) -> Finished:
         begin_ns = monotonic_ns()
         loaded = self._loaded.get(operation.model)
         if loaded is None:
@@ -212,7 +212,7 @@ class DeviceModels:
         loaded.model.copy_in(operation.rows)
         return _succeeded(operation, begin_ns, staged=_Staged(loaded, inputs))
 
-    def _output(self, operation: Operation) -> Finished:
+    def _output(self, operation: LaneOperation) -> Finished:
         begin_ns = monotonic_ns()
         loaded, outputs = operation.staged
         if loaded.staging:
@@ -224,7 +224,7 @@ class DeviceModels:
 
 
 def _run(
-    loaded: _LoadedModel, operation: Operation, inputs: Mapping[str, NDArray[Any]]
+    loaded: _LoadedModel, operation: LaneOperation, inputs: Mapping[str, NDArray[Any]]
 ) -> tuple[Mapping[str, NDArray[Any]] | None, bool, tuple[tuple[int, str], ...]]:
     """Run a batch, or a step of a stream.
 
@@ -239,7 +239,7 @@ def _run(
     return outputs if has_outputs else None, False, tuple(failed.items())
 
 
-def _bucketed(loaded: _LoadedModel, operation: Operation) -> tuple[Operation, Shapes]:
+def _bucketed(loaded: _LoadedModel, operation: LaneOperation) -> tuple[LaneOperation, Shapes]:
     """Return the operation with its inputs padded as the model wants them, and the shapes of the batch."""
     spec, staging = loaded.spec, loaded.staging
     shapes = batch_shapes(operation, spec)
@@ -249,11 +249,11 @@ def _bucketed(loaded: _LoadedModel, operation: Operation) -> tuple[Operation, Sh
     return (operation, shapes) if longer == shapes else (lengthen_rows(operation, spec, longer), longer)
 
 
-def _not_loaded(operation: Operation) -> Finished:
+def _not_loaded(operation: LaneOperation) -> Finished:
     """Return Finished with status REFUSED: the controller may run the action elsewhere, or after the model's LOAD."""
     return not_run(operation, Status.REFUSED, monotonic_ns(), f"model {operation.model}: is not loaded")
 
 
-def _succeeded(operation: Operation, begin_ns: int, end_ns: int = 0, **result: Any) -> Finished:
+def _succeeded(operation: LaneOperation, begin_ns: int, end_ns: int = 0, **result: Any) -> Finished:
     """Return the Finished message of a success. `end_ns` 0: now."""
     return finish(operation, Status.OK, begin_ns, end_ns or monotonic_ns(), **result)

@@ -17,7 +17,7 @@ from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, ModelFailed, Status, describe_exception, encodable
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned, finish
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation, VersionScanned, finish
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX, InspectionPool, InspectionRequest
 from horologe_gpu_worker.inspection.inspector import READING, InspectionSetup, overdue_reason
 from horologe_gpu_worker.repository.manifest import InvalidModel
@@ -48,7 +48,7 @@ log = logger("scan")
 class _ModelScan:
     """A running scan of all versions of a model."""
 
-    def __init__(self, operation: Operation, versions: int) -> None:
+    def __init__(self, operation: LaneOperation, versions: int) -> None:
         self.operation = operation
         self.name = operation.model.partition("/")[0]
         self.begin_ns = monotonic_ns()
@@ -66,7 +66,7 @@ class RepositoryScans:
     def __init__(self, store: ModelStore, pool: InspectionPool) -> None:
         self._store = store
         self._pool = pool
-        self._operations: SimpleQueue[Operation | None] = SimpleQueue()
+        self._operations: SimpleQueue[LaneOperation | None] = SimpleQueue()
         self._lister = Thread(target=self._list_models, name="scan", daemon=True)
         self._lock = Lock()
         """Protects the reports of all scans. Progress is sent under it, so a result is the last message."""
@@ -79,7 +79,7 @@ class RepositoryScans:
         self._pool.start()
         self._lister.start()
 
-    def begin_scan(self, operation: Operation) -> None:
+    def begin_scan(self, operation: LaneOperation) -> None:
         """Scan a model. Does not block. The core gets VersionScanned messages, and Finished at the end."""
         self._operations.put(operation)
 
@@ -105,7 +105,7 @@ class RepositoryScans:
                 log.exception("scan failed", model=name)
                 self._post(_failed(operation, begin_ns, describe_exception(error)))
 
-    def _begin(self, operation: Operation, folders: list[Path]) -> None:
+    def _begin(self, operation: LaneOperation, folders: list[Path]) -> None:
         scan = _ModelScan(operation, len(folders))
         if not folders:
             self._finish(scan)
@@ -203,5 +203,5 @@ def create_scans(
     return RepositoryScans(store, pool)
 
 
-def _failed(operation: Operation, begin_ns: int, reason: str) -> Finished:
+def _failed(operation: LaneOperation, begin_ns: int, reason: str) -> Finished:
     return finish(operation, Status.FAILED, begin_ns, monotonic_ns(), reason=encodable(reason))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -14,15 +14,13 @@ from horologe_common.string_tensors import decode_text
 from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, settings_path, size_bytes
 from horologe_gpu_worker.repository.model_signature import shape_for, tensor_bytes
-from horologe_gpu_worker.repository.model_spec import build_spec, default_length
+from horologe_gpu_worker.repository.model_spec import build_spec, correct_tensors, default_length
 from horologe_gpu_worker.repository.reshaping import NO_RESHAPES, Reshapes, read_reshapes
-from horologe_gpu_worker.repository.signature_corrections import correct_tensors
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import OpenModel, Runtime
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
-from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
-from horologe_gpu_worker.runtimes.onnx.external_data import add_external_data
-from horologe_gpu_worker.runtimes.onnx.providers import CPU, check_providers, session_providers, uses_cuda
+from horologe_gpu_worker.runtimes.onnx.providers import check_providers, session_providers, uses_cuda
+from horologe_gpu_worker.runtimes.onnx.sessions import open_session
 from horologe_gpu_worker.runtimes.pytorch.paging.device_pages import HeldPages
 from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MODEL = "model.onnx"
-QUIET = 3
-"""ONNX Runtime's log severity "error": its warnings go to stderr past every log setting."""
-
 SESSION_BYTES, COPIES = 128 << 10, 2
 """Memory of a session: a fixed part, and its weights with copies packed for the processor. 128 kB for a no-op (73 kB
 measured), 0.6 MB for digits-cnn with weights of 0.24 MB (0.68 MB measured).
@@ -162,7 +157,7 @@ class OnnxRuntime(Runtime):
     def inspect(self, folder: Path) -> ModelSpec:
         manifest = read_manifest(folder)
         path = model_path(folder, manifest, MODEL)
-        session = _session(path, threads=1, optimise=False)
+        session = open_session(path, threads=1, optimise=False)
         where = str(settings_path(folder) or path)
         signature = (
             correct_tensors(where, "inputs", _tensors(path, "input", session.get_inputs()), manifest.inputs),
@@ -198,7 +193,7 @@ class OnnxRuntime(Runtime):
         providers = session_providers(path, spec.content_hash, manifest, self._settings)
         held = HeldPages(self._settings, spec.pages, spec.on_gpu)
         try:
-            session = _session(path, manifest.threads, optimise=True, providers=providers)
+            session = open_session(path, manifest.threads, optimise=True, providers=providers)
             check_providers(path, session.get_providers(), providers)
             if not spec.on_gpu:
                 model: OpenModel = OnnxModel(spec, session, self._idle, reshapes)
@@ -215,40 +210,6 @@ class OnnxRuntime(Runtime):
         return model
 
 
-def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] = (CPU,)) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = QUIET
-    # A spinning thread pool would take the CPU of the next EXEC.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if tuple(providers) == (CPU,):
-        _share_arena()
-        options.add_session_config_entry("session.use_env_allocators", "1")
-    if not optimise:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if not path.is_file():
-        raise InvalidModel(f"{path}: got no such file, wanted an ONNX model")
-    weights = add_external_data(options, path)
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
-        raise InvalidModel(f"{path}: got {error}, wanted a model that ONNX Runtime can open") from error
-    del weights  # from here on the session has a copy
-    return session
-
-
-@cache
-def _share_arena() -> None:
-    """Give all sessions of the process one arena. A session of digits-cnn with an arena of its own held 25 MB after a
-    batch of 16; with a common one 0.7 MB.
-    """
-    memory = onnxruntime.OrtMemoryInfo(
-        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    )
-    onnxruntime.create_and_register_allocator(memory, None)
-
-
 def _tensors(path: Path, kind: str, nodes: Iterable[Any]) -> tuple[TensorSpec, ...]:
     tensors = []
     for node in nodes:
@@ -260,6 +221,33 @@ def _tensors(path: Path, kind: str, nodes: Iterable[Any]) -> tuple[TensorSpec, .
         # A symbolic dimension is its name (text), an unnamed one is None.
         tensors.append(TensorSpec(node.name, datatype, tuple(d if isinstance(d, int) else -1 for d in node.shape)))
     return tuple(tensors)
+
+
+def fitting_shapes(nodes: Sequence[Any], length: int, limit: int) -> dict[str, tuple[int, ...]]:
+    """Return warm-up shapes that fit together, if a dimension is named as a sum, such as `past + 1` of a mask.
+
+    Every other variable size is `length`, or less so that no sum exceeds `limit` (0: no limit). -1 stands for `length`.
+    """
+    sums = [dim for node in nodes for dim in node.shape if isinstance(dim, str) and "+" in dim]
+    if not sums:
+        return {}
+    used = length
+    if limit:
+        lengths = range(1, length + 1)
+        used = bisect_right(lengths, limit, key=lambda tried: max(_sum(dim, tried) for dim in sums))
+    variable = -1 if used == length else used
+    return {
+        node.name: tuple(
+            dim if isinstance(dim, int) else _sum(dim, used) if dim in sums else variable for dim in node.shape
+        )
+        for node in nodes
+    }
+
+
+def _sum(dimension: str, length: int) -> int:
+    """Return a size that is named as a sum, in which every name is `length`."""
+    terms = [term.strip() for term in dimension.split("+")]
+    return sum(int(term) if term.isdecimal() else length for term in terms)
 
 
 def bindable(spec: ModelSpec) -> bool:

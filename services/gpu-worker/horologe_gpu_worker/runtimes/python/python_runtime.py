@@ -22,7 +22,7 @@ from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.repository.model_spec import build_spec, declared_signature
 from horologe_gpu_worker.runtime import OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
-from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, Done, ModelProcess
+from horologe_gpu_worker.runtimes.python.channel import END_S, Done, ModelCallFailed, ModelProcess
 from horologe_gpu_worker.runtimes.python.model_environment import find_environment, make_environment
 from horologe_gpu_worker.runtimes.pytorch.paging.device_pages import HeldPages
 from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
@@ -113,14 +113,14 @@ class PythonModel(OpenModel):
     def _run(
         self, batch_size: int, inputs: Mapping[str, NDArray[Any]], *, quiet: bool = False, rows: Sequence[int] = ()
     ) -> tuple[Mapping[str, NDArray[Any]], Mapping[int, str]]:
-        done, outputs = self._call(lambda process: process.run_batch(batch_size, inputs, quiet, rows), quiet)
+        done, outputs = self._call(lambda process: process.run(batch_size, inputs, quiet, rows), quiet)
         if not done.failed or len(done.failed) < len(rows):
             check_outputs(self._spec, batch_size, outputs)
         self._backoff.reset()
         return outputs, {index: f"model {self._spec.key}: {reason}" for index, reason in done.failed.items()}
 
     def step(self, step: Step, inputs: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
-        message, item = self._call(lambda process: process.run_step(step, inputs))
+        message, item = self._call(lambda process: process.run(1, inputs, step=step))
         try:
             if item:
                 check_outputs(self._spec, 1, item)
@@ -136,7 +136,7 @@ class PythonModel(OpenModel):
 
     def _call(
         self,
-        call: Callable[[ModelProcess], tuple[Done | CallFailed, dict[str, NDArray[Any]]]],
+        call: Callable[[ModelProcess], tuple[Done | ModelCallFailed, dict[str, NDArray[Any]]]],
         quiet: bool = False,
     ) -> tuple[Done, dict[str, NDArray[Any]]]:
         """Return what the process answers. Raises `ModelFailed`, `Refused` or `Lost`."""
@@ -148,7 +148,7 @@ class PythonModel(OpenModel):
         except ModelFailed as error:
             cause = self._restart(error, quiet)
             raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
-        if isinstance(message, CallFailed):
+        if isinstance(message, ModelCallFailed):
             if message.fatal:
                 cause = self._restart(ModelFailed(message.reason), quiet)
                 raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)

@@ -1,7 +1,4 @@
-"""A CUDA device for PyTorch: its pages, its streams, the memory of batches, and the order of copies.
-
-Imports nothing but PyTorch, so that benchmarks and tests/gpu can use it alone.
-"""
+"""A CUDA device for PyTorch: its pages, its streams, the memory of batches, and the order of copies."""
 
 from __future__ import annotations
 

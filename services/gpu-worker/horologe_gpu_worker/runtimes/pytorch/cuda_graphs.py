@@ -1,7 +1,4 @@
-"""CUDA graphs: a program captured run_and_store per batch size, over weights and buffers at fixed addresses.
-
-Imports nothing but PyTorch, so that benchmarks can use it alone.
-"""
+"""CUDA graphs: a program captured run_and_store per batch size, over weights and buffers at fixed addresses."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ from horologe_gpu_worker.repository.manifest_fields import Manifest
 from horologe_gpu_worker.repository.model_spec import (
     BATCH_SIZES,
     build_spec,
+    check_narrower,
     default_length,
     tensor_specs,
     warmup_inputs,
 )
-from horologe_gpu_worker.repository.signature_corrections import check_narrower
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import OpenModel, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages
