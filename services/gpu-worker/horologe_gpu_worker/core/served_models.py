@@ -166,8 +166,6 @@ class ServedModels:
         Every controller must then get the reports. None: it must not. Changes that no controller has requested are
         announced together, because a Register contains all models.
         """
-        if not (self.running or self.waiting or self.retired or self.changed):
-            return None
         completed: list[Requester] = []
         self._drop_retired()
         for scan in list(self.running.values()):

@@ -130,7 +130,9 @@ class Worker:
             self.infers.tick(now_ns)
         finally:
             self._forward_outputs(now_ns, self.infers.out)
-        completed = self.models.tick(now_ns)
+        models = self.models
+        due = models.running or models.waiting or models.retired or models.changed
+        completed = models.tick(now_ns) if due else None
         self.out.extend(self.models.out)
         self.models.out.clear()
         for share in self.shares:
@@ -304,7 +306,9 @@ class Worker:
         elif finished.lane != "unload":
             action = self.infers.find_action(finished.action_id)
             if action is not None and finished.lane == "exec" and finished.status == Status.OK:
-                self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
+                report = self.models.reports.get(action.spec.key)
+                if report and report.profile and not report.profile.measured:
+                    self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
             self.infers.advance_action(now_ns, finished)
 
     def _is_stale(self, sender: str, action: Load | Unload) -> bool:
