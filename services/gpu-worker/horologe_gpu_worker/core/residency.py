@@ -114,20 +114,21 @@ class Residency:
 
         Send OK at once if the model is loaded, REFUSED if too few pages are free, TOO_LATE if the window has closed.
         """
+        requester = sender, load.action_id
         if load.model in self._load_requesters:
-            self._load_requesters[load.model].append((sender, load.action_id))
+            self._load_requesters[load.model].append(requester)
         elif load.action_id in self.loads:
-            self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, "an action with this id is pending")
+            self._send_result(now_ns, requester, Status.REFUSED, "an action with this id is pending")
         elif load.model in self.pages:
-            self._send_result(now_ns, (sender, load.action_id))
+            self._send_result(now_ns, requester)
         elif now_ns > load.latest_ns:
-            self._send_result(now_ns, (sender, load.action_id), Status.TOO_LATE)
+            self._send_result(now_ns, requester, Status.TOO_LATE)
         elif not self.pages.allocate(load.model, spec.pages):
             free = f"{self.pages.free_pages:g} of {self.pages.total} are free"
             reason = f"pages: {load.model} needs {spec.pages:g}, {free}"
-            self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, reason)
+            self._send_result(now_ns, requester, Status.REFUSED, reason)
         else:
-            self._load_requesters[load.model] = [(sender, load.action_id)]
+            self._load_requesters[load.model] = [requester]
             self.loads[load.action_id] = load.model
             operation = LaneOperation(
                 load.action_id,

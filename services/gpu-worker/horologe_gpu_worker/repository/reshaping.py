@@ -60,11 +60,6 @@ def read_reshapes(manifest: Manifest) -> Reshapes:
     return Reshapes(Reshaping(manifest.inputs), Reshaping(manifest.outputs, outward=True))
 
 
-def has_reshapes(manifest: Manifest) -> bool:
-    """Return whether a manifest declares a reshape."""
-    return any(entry.reshape is not None for entry in (*manifest.inputs, *manifest.outputs))
-
-
 def fits_shape(got: Sequence[int], wanted: Sequence[int]) -> bool:
     """Return whether a shape has the wanted sizes, where -1 stands for any."""
     return len(got) == len(wanted) and all(want in (-1, size) for size, want in zip(got, wanted, strict=True))

@@ -71,8 +71,7 @@ class OnnxModel(OpenModel):
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         if self._strings:  # of any other object, ONNX Runtime takes its `str`
             inputs = dict(inputs) | {name: decode_text(f"input {name!r}", inputs[name]) for name in self._strings}
-        if self._reshapes.inputs:
-            inputs = self._reshapes.inputs.apply(inputs)
+        inputs = self._reshapes.inputs.apply(inputs)
         try:
             outputs = self._session.run(self._names, inputs)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
@@ -197,7 +196,7 @@ class OnnxRuntime(Runtime):
             check_providers(path, session.get_providers(), providers)
             if not spec.on_gpu:
                 model: OpenModel = OnnxModel(spec, session, self._idle, reshapes)
-            elif bindable(spec) and not (reshapes.inputs or reshapes.outputs):
+            elif bindable(spec) and not any(reshapes):
                 model = BoundModel(spec, session, "cuda", self._cuda or 0, held)
             else:
                 model = OnnxModel(spec, session, reshapes=reshapes, held=held)

@@ -21,8 +21,8 @@ from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, describe_exception
 from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.repository.content import ContentHashes
-from horologe_gpu_worker.repository.manifest import max_open_streams, model_path, read_manifest
-from horologe_gpu_worker.repository.reshaping import has_reshapes
+from horologe_gpu_worker.repository.manifest import model_path, read_manifest
+from horologe_gpu_worker.repository.reshaping import read_reshapes
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import RowsFailed, Step, WarmUpFailed
 from horologe_gpu_worker.runtimes.open_streams import OpenStreams
@@ -87,7 +87,8 @@ def serve(packets: PacketSocket) -> None:
         send(packets, _failed(error, fatal=True))
         return
     send(packets, ModelStarted(slowest_ns))
-    streams = OpenStreams(getattr(model, "predict_stream", None) or _no_streams, max_open_streams(folder))
+    stream = read_manifest(folder).stream
+    streams = OpenStreams(getattr(model, "predict_stream", None) or _no_streams, stream.max_open if stream else 0)
     while True:
         message, inputs = receive(packets)
         if isinstance(message, CloseStreams):
@@ -115,7 +116,7 @@ def load_model(folder: Path, spec: ModelSpec, device: str, gpu_memory_bytes: int
         adapted = TritonModel(getattr(module, TRITON_CLASS), spec, folder, device)
         imports.check_modules()
         return adapted
-    if has_reshapes(manifest):
+    if any(read_reshapes(manifest)):
         raise ModelFailed(f"reshape: got some, wanted none for a class other than {TRITON_CLASS}")
     if not hasattr(module, "Model"):
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
