@@ -11,6 +11,7 @@ import pytest
 from harness.model_folders import a_folder, an_emulated_model
 from horologe_common.clock import ms
 from horologe_common.interference.measured_runs import ShareLoad
+from horologe_gpu_worker.measurement import share_connection
 from horologe_gpu_worker.measurement.device_bench import BenchSettings, DeviceBench, InvalidShare
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost, DeviceReading
 from horologe_gpu_worker.measurement.device_sensors import HostSensor
@@ -131,3 +132,12 @@ def test_a_share_that_the_mechanism_rounds_is_an_error(bench: CreateBench, monke
     with pytest.raises(InvalidShare, match=r"share: got 50%, wanted 30% of the device"):
         measuring.run([ShareLoad("pretend", 1, 30)])
     assert not measuring._shares
+
+
+def test_a_share_that_cannot_be_started_names_the_reason(bench: CreateBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise PermissionError("no processes")
+
+    monkeypatch.setattr(share_connection, "start_isolated", refuse)
+    with pytest.raises(ShareFailed, match="could not be started: no processes"):
+        bench().run([ShareLoad("pretend", 1, 100.0)])

@@ -138,12 +138,13 @@ class DeviceBench:
         if wanted == [(load.model, load.share_percent) for load, _, _ in self._shares]:
             return
         self.close()
-        connections, settings = [], self._settings
+        connections, settings = list[ShareConnection](), self._settings
         try:
             for load in loads:
                 share = msgspec.structs.replace(settings.worker, share_percent=load.share_percent)
-                connections.append(ShareConnection(ShareJob(str(settings.folders[load.model]), share)))
-                connections[-1].start()
+                connection = ShareConnection(ShareJob(str(settings.folders[load.model]), share))
+                connection.start()
+                connections.append(connection)
             ready = [connection.wait_reply(Ready) for connection in connections]
             for load, reply in zip(loads, ready, strict=True):
                 if abs(reply.percent - load.share_percent) > TOLERANCE:

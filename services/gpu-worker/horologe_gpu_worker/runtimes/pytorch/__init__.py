@@ -1,3 +1,4 @@
-"""Models of PyTorch. Only the runtimes import more of the project than what needs neither msgspec nor pyzmq, so that
-benchmarks and tests/gpu can use the other modules beside a device.
+"""Models of PyTorch. The modules of the CUDA device, of programs and of paging import neither msgspec nor pyzmq.
+
+So benchmarks and tests/gpu can use them on a machine that has only PyTorch and numpy.
 """

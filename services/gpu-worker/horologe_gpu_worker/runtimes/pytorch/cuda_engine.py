@@ -49,13 +49,13 @@ class CudaEngine:
 
     def load_program(self, path: Path) -> Program:
         program = load_program(path, self.device)
+        torch.cuda.empty_cache()  # frees the copies of weights that moving the program made
         if not program.shapes.has_known_outputs:
             raise UnsupportedProgram(
                 "outputs: got shapes that depend on the values of inputs, wanted them to follow from their shapes: the "
                 "memory of a batch is allocated before it runs"
             )
         pin_memory(program.memory)
-        torch.cuda.empty_cache()  # frees the copies of weights that moving the program made
         return program
 
     def create_model(self, spec: ModelSpec, program: Program, threads: int) -> CudaModel:

@@ -1,4 +1,4 @@
-"""CUDA graphs: a program captured run_and_store per batch size, over weights and buffers at fixed addresses."""
+"""CUDA graphs: a program captured once per batch size, over weights and buffers at fixed addresses."""
 
 from __future__ import annotations
 
