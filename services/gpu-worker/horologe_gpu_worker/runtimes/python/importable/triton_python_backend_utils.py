@@ -169,10 +169,10 @@ class Logger:
     def log(message: str, level: str = INFO) -> None:
         sys.stderr.write(f"{level}: {message}\n")
 
-    log_info = partial(log, level=INFO)
-    log_warn = partial(log, level=WARNING)
-    log_error = partial(log, level=ERROR)
-    log_verbose = partial(log, level=VERBOSE)
+    log_info = staticmethod(partial(log, level=INFO))
+    log_warn = staticmethod(partial(log, level=WARNING))
+    log_error = staticmethod(partial(log, level=ERROR))
+    log_verbose = staticmethod(partial(log, level=VERBOSE))
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
