@@ -17,7 +17,7 @@ from horologe_gpu_worker.measurement.device_sensor import DeviceLost, DeviceRead
 from horologe_gpu_worker.measurement.device_sensors import HostSensor
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
-    Done,
+    CommandDone,
     Measured,
     Ready,
     ShareConnection,
@@ -58,7 +58,7 @@ def test_a_process_that_dies_is_told_from_one_that_is_silent(connect: Any, tmp_p
     connection = connect(an_emulated_model(tmp_path))
     connection.wait_reply(Ready)
     connection.send(Begin(1))
-    connection.wait_reply(Done)
+    connection.wait_reply(CommandDone)
     with pytest.raises(ShareFailed, match=r"no reply after 0\.001 s"):
         connection.wait_reply(Measured, ms(1))
     os.kill(connection._child.process.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatch
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
     Command,
-    Done,
+    CommandDone,
     Measure,
     Measured,
     MeasuredRates,
@@ -184,4 +184,10 @@ def test_batches_run_between_commands() -> None:
     share = Recorded(parent)
     serve(share, parent)  # type: ignore[arg-type]
     assert share.batches == 1
-    assert parent.replies == [Done(), Measured(3, 0, 1, 0, 0), Traced(1, 0.0), Done(), MeasuredRates(1, 2)]
+    assert parent.replies == [
+        CommandDone(),
+        Measured(3, 0, 1, 0, 0),
+        Traced(1, 0.0),
+        CommandDone(),
+        MeasuredRates(1, 2),
+    ]

@@ -20,7 +20,7 @@ from horologe_gpu_worker.measurement.cache_counters import CountersFailed, count
 from horologe_gpu_worker.measurement.device_sensor import SensorWindow
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
-    Done,
+    CommandDone,
     Measure,
     Measured,
     MeasuredRates,
@@ -115,13 +115,13 @@ class DeviceBench:
             raise
 
     def _run(self, loads: Sequence[ShareLoad], memory_bytes_per_ms: float) -> MeasuredRun:
-        self._ask_all([Begin(load.batch) for load in loads], Done)
+        self._ask_all([Begin(load.batch) for load in loads], CommandDone)
         sleep(SETTLED * self._settings.seconds)
         with SensorWindow(self._sensor) as window:
             measured = self._ask_all([Measure(self._settings.seconds)] * len(loads), Measured)
         # One after another, while the neighbours run.
         traced = [share.ask(Trace(), Traced) for _, share, _ in self._shares]
-        self._ask_all([Stop()] * len(loads), Done)
+        self._ask_all([Stop()] * len(loads), CommandDone)
         reading = window.mean()
         times = (_share_times(*replies, memory_bytes_per_ms) for replies in zip(measured, traced, strict=True))
         return MeasuredRun(tuple(loads), tuple(times), reading.power_w, reading.frequency_mhz)

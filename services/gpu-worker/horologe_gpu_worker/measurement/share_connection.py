@@ -43,7 +43,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Run batches until Stop. Answered by Done after the first batch."""
+    """Run batches until Stop. Answered by CommandDone after the first batch."""
 
     batch: int
 
@@ -92,10 +92,10 @@ class MeasuredRates(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Run no more batches. Answered by Done."""
+    """Run no more batches. Answered by CommandDone."""
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class CommandDone(msgspec.Struct, frozen=True, tag=True):
     """A command without a result has been followed."""
 
 
@@ -106,7 +106,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 Command: TypeAlias = Begin | Measure | Trace | Rates | Stop
-Reply: TypeAlias = Ready | Done | Measured | Traced | MeasuredRates | Failed
+Reply: TypeAlias = Ready | CommandDone | Measured | Traced | MeasuredRates | Failed
 Wanted = TypeVar("Wanted", bound=Reply)
 
 

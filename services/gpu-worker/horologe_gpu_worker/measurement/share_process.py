@@ -17,7 +17,7 @@ from horologe_common.status import HorologeError, describe_exception
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
     Command,
-    Done,
+    CommandDone,
     Failed,
     Measure,
     Rates,
@@ -72,7 +72,7 @@ def _follow(runner: ShareRunner, command: Command) -> Reply:
             runner.begin(batch)
         case Stop():
             runner.stop()
-    return Done()
+    return CommandDone()
 
 
 if __name__ == "__main__":
