@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from horologe_common.status import ModelFailed
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec, Profile
+    from horologe_gpu_worker.core.stream_step import Step
     from horologe_gpu_worker.execution.workspace import Workspace
 
 
@@ -30,14 +31,6 @@ class WarmUpFailed(ModelFailed):
 
 class RowsFailed(ModelFailed):
     """The first dimension of the model's tensors does not count independent rows, or only one row at a time works."""
-
-
-class Step(NamedTuple):
-    """Step `number` (from 1) of a stream, which its `owner` has numbered `stream`."""
-
-    owner: str
-    stream: int
-    number: int
 
 
 class OpenModel:

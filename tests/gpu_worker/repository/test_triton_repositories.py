@@ -24,8 +24,8 @@ from harness.triton_repositories import (
     write_case,
 )
 from horologe_common.status import ModelFailed, Refused
+from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.runtime import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

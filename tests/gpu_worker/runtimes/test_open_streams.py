@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from horologe_common.status import Lost, ModelFailed, Refused
-from horologe_gpu_worker.runtime import Step
+from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.runtimes.open_streams import OpenStreams
 
 closed: list[int] = []

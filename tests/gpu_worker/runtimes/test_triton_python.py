@@ -15,7 +15,7 @@ import pytest
 import horologe_gpu_worker.runtimes.python as python_runtime
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.runtime import Step
+from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.runtimes.open_streams import OpenStreams
 from horologe_gpu_worker.runtimes.python import triton_stream
 from horologe_gpu_worker.runtimes.python.triton_model import MODULE, TritonModel

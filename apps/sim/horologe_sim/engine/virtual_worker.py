@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_gpu_worker.runtime import Step
+    from horologe_gpu_worker.core.stream_step import Step
     from horologe_sim.engine.noise import Noise
     from horologe_sim.engine.simulated_device import SimModel
     from horologe_sim.engine.simulated_process import Process

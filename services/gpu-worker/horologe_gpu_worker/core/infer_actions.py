@@ -11,7 +11,7 @@ from horologe_common.status import InvalidInput, Status, TooLarge
 from horologe_common.string_tensors import check_strings
 from horologe_common.wire import RowStatus, Tensor
 from horologe_gpu_worker.core.lanes import LaneOperation
-from horologe_gpu_worker.runtime import Step
+from horologe_gpu_worker.core.stream_step import Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

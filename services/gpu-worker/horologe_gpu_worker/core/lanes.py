@@ -13,7 +13,7 @@ from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import ModelCounters
 from horologe_common.status import Status
-from horologe_gpu_worker.runtime import Step
+from horologe_gpu_worker.core.stream_step import Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

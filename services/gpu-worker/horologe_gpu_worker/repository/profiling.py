@@ -13,10 +13,11 @@ from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.core.instruments import quantile
 from horologe_common.models import FIRST_STEP, NEXT_STEP, Profile
 from horologe_common.status import ModelFailed
+from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.repository.model_spec import warmup_inputs
 from horologe_gpu_worker.repository.profile_cache import ProfileCache
 from horologe_gpu_worker.repository.row_check import ALL_KINDS, FLOATS, check_rows
-from horologe_gpu_worker.runtime import RowsFailed, StagedModel, Step, WarmUpFailed
+from horologe_gpu_worker.runtime import RowsFailed, StagedModel, WarmUpFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.colocation import DeviceActivity
+    from horologe_gpu_worker.core.stream_step import Step
     from horologe_gpu_worker.repository.manifest_fields import EmulatedSharing
-    from horologe_gpu_worker.runtime import Step
 
 DELAY_MAX_NS, DELAY_UP_NS, DELAY_DOWN_NS = us(150), us(1), us(3)
 """Limit of the expected delay of a wake-up, and its steps after a longer and a shorter one. It follows the 0.25

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.runtime import Step
+    from horologe_gpu_worker.core.stream_step import Step
 
     Begin = Callable[[Mapping[str, NDArray[Any]]], Any]
 

@@ -15,9 +15,10 @@ from horologe_common.service.processes import child_environment, start_isolated
 from horologe_common.status import HorologeError, ModelFailed, Status
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array, encode_array
+from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.repository.manifest import duration_ns, size_bytes
 from horologe_gpu_worker.repository.manifest_fields import Manifest
-from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed, Step, WarmUpFailed
+from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed, WarmUpFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,11 +20,12 @@ from horologe_common.service.parent_link import PacketSocket, connect_to_parent
 from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, describe_exception
 from horologe_common.string_tensors import as_array
+from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import model_path, read_manifest
 from horologe_gpu_worker.repository.reshaping import read_reshapes
 from horologe_gpu_worker.repository.warm_up import warm_up
-from horologe_gpu_worker.runtime import RowsFailed, Step, WarmUpFailed
+from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.open_streams import OpenStreams
 from horologe_gpu_worker.runtimes.python.channel import (
     CloseStreams,

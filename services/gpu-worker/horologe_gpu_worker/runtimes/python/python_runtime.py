@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.runtime import Step
+    from horologe_gpu_worker.core.stream_step import Step
 
 MODEL = "model.py"
 KEPT_MAX, KEPT_LOAD_NS = 4, s(1)
