@@ -52,7 +52,7 @@ def build_spec(
 
     `lengths`: shapes of inputs that the runtime knows to fit together, for `ModelSpec.warmup_shapes`.
     """
-    _check_supported(folder, manifest, runtime)
+    check_supported(folder, manifest, runtime)
     reason = unbatched_reason(manifest, signature)
     if not reason and not has_rows:
         reason = "the first dimensions do not all count rows"
@@ -115,7 +115,7 @@ def read_labels(folder: Path, name: str) -> tuple[str, ...]:
     return tuple(line.removesuffix("\r") for line in lines)
 
 
-def _check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:
+def check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:
     """Raise `InvalidModel` for keys that the runtime would ignore."""
     reshaped = [entry.name for entry in (*manifest.inputs, *manifest.outputs) if entry.reshape is not None]
     if reshaped and runtime not in RESHAPING:

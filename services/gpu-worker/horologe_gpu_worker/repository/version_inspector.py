@@ -17,7 +17,7 @@ from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.foreign_settings import foreign_notes
 from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, duration_ns, manifest_path, read_manifest
 from horologe_gpu_worker.repository.manifest_fields import Manifest
-from horologe_gpu_worker.repository.model_spec import default_length
+from horologe_gpu_worker.repository.model_spec import check_supported, default_length
 from horologe_gpu_worker.repository.profile_cache import ON_DEVICE, ProfileCache
 from horologe_gpu_worker.repository.profiling import load_or_measure_profile
 from horologe_gpu_worker.repository.row_check import measure_unbatched_if_needed
@@ -102,6 +102,7 @@ class VersionInspector:
             manifest = read_manifest(folder)
             kind = runtime_name(folder, manifest)
             spec = msgspec.structs.replace(spec, runtime=kind)
+            check_supported(folder, manifest, kind)  # before its package and its files are read
             runtime = self.runtime(kind)
             runtime.provision(folder, self._report)
             if content_hash and content_hash == content.hash:
