@@ -12,7 +12,7 @@ from horologe_common.models import ModelSpec
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome
 from horologe_controller.core.controller import Controller
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 
 
 class SlowStore(StubStore):
@@ -38,10 +38,10 @@ def test_a_worker_loads_another_model_while_a_process_starts() -> None:
     store = SlowStore()
     harness = ExecutorHarness(store)
     try:
-        harness.executors.deliver(Operation(1, 0, "load", "slow/1", spec=a_python_spec()))
+        harness.executors.deliver(LaneOperation(1, 0, "load", "slow/1", spec=a_python_spec()))
         assert store.begun.wait(10)
-        assert harness.do(Operation(2, 0, "load", "sum/1", spec=a_spec())).status == Status.OK
-        harness.executors.deliver(Operation(3, 0, "unload", "slow/1"))
+        assert harness.do(LaneOperation(2, 0, "load", "sum/1", spec=a_spec())).status == Status.OK
+        harness.executors.deliver(LaneOperation(3, 0, "unload", "slow/1"))
         assert harness.finished.empty(), "the UNLOAD waits for the LOAD of its model"
         store.loaded.set()
         ends = [harness.finished.get(timeout=10).action_id for _ in range(2)]

@@ -27,7 +27,7 @@ from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_gpu_worker.core.lanes import Operation
+    from horologe_gpu_worker.core.lanes import LaneOperation
 
 PYTHON = "class Model:\n    def predict_batch(self, inputs):\n        return {'y': inputs['x']}\n"
 
@@ -160,7 +160,7 @@ def test_requests_without_batches_have_any_length_and_never_share_one() -> None:
     assert not sent(frontend, Answer, CLIENT)
 
 
-def ship_wave(spec: ModelSpec, samples: int) -> list[Operation]:
+def ship_wave(spec: ModelSpec, samples: int) -> list[LaneOperation]:
     """Return the operations of a worker that gets as many samples for an INFER of this model."""
     worker = a_worker(specs=[spec])
     connect_controller(worker)

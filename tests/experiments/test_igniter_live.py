@@ -9,8 +9,8 @@ import pytest
 from horologe_experiments.igniter.igniter_live import slow_down, write_model
 from horologe_experiments.igniter.igniter_run import INTERFERENCE
 from horologe_experiments.igniter.table3 import STRATEGIES, V100
-from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
+from horologe_gpu_worker.settings import WorkerSettings
 from horologe_planning.plan import encode_plans, parse_plans
 from horologe_planning.provisioning.device_shares import with_batch_times
 
@@ -24,7 +24,7 @@ def test_slow_emulated_models_take_the_times_of_the_slow_plan(tmp_path: Path) ->
     for plan in plans:
         write_model(tmp_path, plan, 10, seed=1)
         (share,), folder = plan.placements, tmp_path / plan.name / "1"
-        runtime = EmulatedRuntime(DeviceConfig(share_percent=share.percent))
+        runtime = EmulatedRuntime(WorkerSettings(share_percent=share.percent))
         spec = runtime.inspect(folder)
         assert spec.batch_sizes == tuple(range(1, share.max_batch + 1))
         assert spec.slo_ns == plan.slo_ns

@@ -13,12 +13,13 @@ if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
 from gpu_worker.cuda_length_cases import *  # noqa: F403 (its tests are run here)
-from horologe_gpu_worker.runtime import DeviceConfig
+from horologe_common.models import PAGE_BYTES
 from horologe_gpu_worker.runtimes import RUNTIMES
+from horologe_gpu_worker.settings import WorkerSettings
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
 def cuda() -> Any:
-    return RUNTIMES["pytorch"](DeviceConfig("cuda:0", 8, 16 << 20))
+    return RUNTIMES["pytorch"](WorkerSettings(device="cuda:0", pages_bytes=8 * PAGE_BYTES, io_cache_bytes=16 << 20))

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
@@ -15,14 +16,16 @@ if not torch.cuda.is_available():
 
 import numpy as np
 
-from horologe_gpu_worker.runtime import DeviceConfig, StagedModel
+from horologe_common.models import PAGE_BYTES
+from horologe_gpu_worker.runtime import StagedModel
 from horologe_gpu_worker.runtimes import RUNTIMES
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.gpu
-CUDA = DeviceConfig("cuda:0", 8, 16 << 20)
+CUDA = WorkerSettings(device="cuda:0", pages_bytes=8 * PAGE_BYTES, io_cache_bytes=16 << 20)
 PYTHON = """
 import torch
 
@@ -65,7 +68,7 @@ def test_a_python_model_computes_on_the_device_within_its_memory(
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # of the model's process
     folder = a_python_model(tmp_path, PYTHON, gpu_memory='"1GiB"')
-    runtime = RUNTIMES["python"](CUDA._replace(pages=128))
+    runtime = RUNTIMES["python"](msgspec.structs.replace(CUDA, pages_bytes=128 * PAGE_BYTES))
     spec = runtime.place(runtime.inspect(folder), folder)
     model = runtime.open(spec, folder)
     x = np.ones((2, 4), np.float32)

@@ -15,7 +15,7 @@ from gpu_worker.repository_harness import a_module, a_program
 from harness.model_folders import SIGNATURE
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtimes.pytorch import cuda_model
@@ -79,10 +79,10 @@ def test_batches_of_a_padded_model_are_padded_to_few_lengths(cuda: PytorchRuntim
     module = a_module(lambda x: {"y": torch.stack([x.sum(1), (x != 0).sum(1).float()], 1)})
     manifest = "padded = true\nbatch_sizes = [1, 2, 4]\n" + SUMS
     store = Store(cuda, a_program(tmp_path, module, (torch.zeros(2, 4),), SHAPES, manifest))
-    device = DeviceModels(store)
+    device = DeviceModels(store)  # type: ignore[arg-type]
 
     def do(lane: str, rows: int = 0, **given: Any) -> Any:
-        done = device.run(Operation(1, 0, lane, "m/1", 4, rows, **given))
+        done = device.run(LaneOperation(1, 0, lane, "m/1", 4, rows, **given))
         assert done.status == Status.OK, done.reason
         return done
 

@@ -15,7 +15,7 @@ from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
-from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
+from horologe_gpu_worker.core.lanes import Abort, Finished, LaneOperation
 from horologe_gpu_worker.execution.executors import Executors
 from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.runtime import OpenModel, StagedModel
@@ -121,7 +121,7 @@ class StubScans:
     def start(self, post: Callable[[Any], None]) -> None:
         self.post = post
 
-    def begin_scan(self, operation: Operation) -> None:
+    def begin_scan(self, operation: LaneOperation) -> None:
         name, status = operation.model.partition("/")[0], Status.FAILED if operation.model else Status.OK
         self.post(Finished(operation.action_id, "scan", status, 1, 2, reason=f"no {name}", models=[]))
 
@@ -133,7 +133,8 @@ class ExecutorHarness:
     """Executors with an inbox in place of the reactor."""
 
     def __init__(self, store: StubStore, settings: WorkerSettings | None = None) -> None:
-        self.executors = Executors("worker/0#w", settings or WorkerSettings(realtime=False), store, StubScans())
+        settings = settings or WorkerSettings(realtime=False)
+        self.executors = Executors("worker/0#w", settings, store, StubScans())  # type: ignore[arg-type]
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.executors.start(self.post, self.post)
 
@@ -141,13 +142,13 @@ class ExecutorHarness:
         assert (sender, to) == ("lanes/0#w", "worker/0#w")
         self.finished.put(message)
 
-    def do(self, message: Operation | Abort) -> Finished:
+    def do(self, message: LaneOperation | Abort) -> Finished:
         self.executors.deliver(message)
         return self.finished.get(timeout=10)
 
     def load(self, *models: str) -> None:
         for number, model in enumerate(models):
-            assert self.do(Operation(-1 - number, 0, "load", model)).status == Status.OK
+            assert self.do(LaneOperation(-1 - number, 0, "load", model)).status == Status.OK
 
 
 @pytest.fixture
@@ -164,11 +165,11 @@ def harness(store: StubStore) -> Iterator[ExecutorHarness]:
 
 def an_exec(
     values: Sequence[float], action_id: int = 1, model: str = "sum/1", batch_size: int = 0, **window: Any
-) -> Operation:
+) -> LaneOperation:
     header, whole = encode_array("x", an_input(values))
     parts = [memoryview(whole)[16 * at : 16 * at + 16] for at in range(len(values))]
     size = batch_size or a_spec().compiled_batch_size(len(values))
-    return Operation(action_id, 0, "exec", model, size, len(values), inputs=[(header, parts)], **window)
+    return LaneOperation(action_id, 0, "exec", model, size, len(values), inputs=[(header, parts)], **window)
 
 
 def extract_values(finished: Finished) -> list[float]:

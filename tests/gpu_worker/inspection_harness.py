@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from harness.waiting import until
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation, VersionScanned
 from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.settings import WorkerSettings, device_config
+from horologe_gpu_worker.settings import WorkerSettings, resolve_device
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ class RunningScans:
         repository = settings.pop("repository", str(folder / "models"))
         self.settings = WorkerSettings(repository=repository, cache=str(folder / "cache"), **settings)
         mirror = Mirror(repository, folder / "cache", self.settings.fetch_timeout_ns)
-        self.store = ModelStore(mirror.root, folder / "cache", device=device_config(self.settings), mirror=mirror)
+        self.store = ModelStore(mirror.root, folder / "cache", settings=resolve_device(self.settings), mirror=mirror)
         self.scans = create_scans(self.settings, self.store, inspections, quantum_ns, slow_max)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.reports: dict[str, ModelReport] = {}
@@ -58,7 +58,7 @@ class RunningScans:
     def begin(self, *names: str) -> None:
         for name in names:
             self._scans += 1
-            self.scans.begin_scan(Operation(self._scans, 0, "scan", name))
+            self.scans.begin_scan(LaneOperation(self._scans, 0, "scan", name))
 
     def scan(self, name: str) -> tuple[ModelReport, ...]:
         """Scan a model and return the reports of its versions."""

@@ -12,7 +12,7 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outputs, Register, Result, Row, Ship, Shipped, Unload
 from horologe_common.wire.frames import encode_array
-from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.workspace import Workspace
@@ -88,7 +88,7 @@ def a_ship(
     return Ship(action_id, holder, tuple(shipped), missing), buffers
 
 
-def run_operation(operation: Operation, begin_ns: int = 5, spec: ModelSpec | None = None) -> Finished:
+def run_operation(operation: LaneOperation, begin_ns: int = 5, spec: ModelSpec | None = None) -> Finished:
     """Return the Finished message of a lane that has computed the sum of each row."""
     space = Workspace()
     x = assemble_inputs(operation, True, space)["x"]
@@ -97,8 +97,8 @@ def run_operation(operation: Operation, begin_ns: int = 5, spec: ModelSpec | Non
     return Finished(operation.action_id, "exec", Status.OK, begin_ns, begin_ns + ms(1), ms(1), outputs)
 
 
-def operations(outs: Sequence[Out]) -> list[Operation]:
-    return [out.message for out in outs if isinstance(out.message, Operation)]
+def operations(outs: Sequence[Out]) -> list[LaneOperation]:
+    return [out.message for out in outs if isinstance(out.message, LaneOperation)]
 
 
 def responses_by_row(outs: Sequence[Out]) -> dict[tuple[str, int], list[float] | int]:
@@ -152,7 +152,7 @@ class WorkerHarness:
         ship, buffers = a_ship(items, action_id, missing)
         return deliver(self.core, now_ns, HOLDER, ship, buffers)
 
-    def start(self, items: Mapping[int, Sequence[float]], action_id: int = 1, **fields: Any) -> Operation:
+    def start(self, items: Mapping[int, Sequence[float]], action_id: int = 1, **fields: Any) -> LaneOperation:
         """Send an action and its inputs, and return its only operation."""
         self.infer(action_id, **fields)
         [operation] = operations(self.ship(items, action_id))
@@ -162,7 +162,7 @@ class WorkerHarness:
         """Send the message of a lane that has finished an operation."""
         return deliver(self.core, now_ns, self.core.lanes, finished)
 
-    def run(self, operation: Operation, now_ns: int = ms(3)) -> list[Out]:
+    def run(self, operation: LaneOperation, now_ns: int = ms(3)) -> list[Out]:
         return self.finish(run_operation(operation), now_ns)
 
     def load(self, action_id: int = 1, model: str = MODEL, share: int = 0) -> list[Out]:

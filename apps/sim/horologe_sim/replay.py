@@ -204,6 +204,6 @@ def _comparable(to: str, message: Any, summaries: tuple[TensorSummary, ...]) -> 
 def _inline_io(segment: Segment) -> Any:
     """Return a function like the executors' `inline_io`: models with INPUT or OUTPUT operations had no inline I/O."""
     outs = [out for entry in segment.entries if isinstance(entry, Ticked) for out in entry.outs]
-    operations = [message for _, message, _ in outs if type(message).__name__ == "Operation"]
+    operations = [message for _, message, _ in outs if type(message).__name__ == "LaneOperation"]
     with_lanes = {operation.model for operation in operations if operation.lane in ("input", "output")}
     return lambda model: model not in with_lanes

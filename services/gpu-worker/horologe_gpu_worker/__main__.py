@@ -18,21 +18,10 @@ from horologe_gpu_worker.fetching.mirror import Mirror
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.repository_watch import watch_repository, watched_source
-from horologe_gpu_worker.settings import WorkerSettings, device_config
+from horologe_gpu_worker.settings import WorkerSettings, resolve_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horologe_common.core.instruments import Stats
     from horologe_common.transport.reactor import Reactor
-
-
-def _gpu_metrics(cuda: int | None) -> Callable[[], Stats] | None:
-    if cuda is None:
-        return None
-    from horologe_gpu_worker.measurement.gpu_metrics import gpu_metrics
-
-    return gpu_metrics(cuda)
 
 
 def main() -> None:
@@ -43,13 +32,18 @@ def main() -> None:
     try:
         check_writable(settings.cache, "worker.cache")
         entered = enter_share(settings)
-        settings = msgspec.structs.replace(settings, share_percent=entered.percent)
+        settings = resolve_device(msgspec.structs.replace(settings, share_percent=entered.percent))
         source = watched_source(settings) if settings.watch else None
         mirror = Mirror(settings.repository, Path(settings.cache), settings.fetch_timeout_ns)
-        store = ModelStore(mirror.root, Path(settings.cache), device=device_config(settings), mirror=mirror)
+        store = ModelStore(mirror.root, Path(settings.cache), settings=settings, mirror=mirror)
         reports = store.list_models()
     except HorologeError as error:
         service.reject(error)
+    metrics = None
+    if settings.cuda is not None:
+        from horologe_gpu_worker.nvml import gpu_metrics  # only a worker with a GPU loads NVML
+
+        metrics = gpu_metrics(settings.cuda)
     executors = Executors(address, settings, store, create_scans(settings, store))
     worker = Worker(address, settings, reports, store.inline_io, entered.device)
 
@@ -64,14 +58,7 @@ def main() -> None:
 
     try:
         start = [watch] if source is not None else []
-        service.run(
-            [worker],
-            links,
-            follows_directory=True,
-            start=start,
-            prepare=attach,
-            more_stats=_gpu_metrics(device_config(settings).cuda),
-        )
+        service.run([worker], links, follows_directory=True, start=start, prepare=attach, more_stats=metrics)
     finally:
         executors.stop()
 

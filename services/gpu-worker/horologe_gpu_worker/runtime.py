@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from horologe_common.clock import s
 from horologe_common.status import ModelFailed
 
 if TYPE_CHECKING:
@@ -32,44 +31,6 @@ class WarmUpFailed(ModelFailed):
 
 class RowsFailed(ModelFailed):
     """The first dimension of the model's tensors does not count independent rows, or only one row at a time works."""
-
-
-class DeviceConfig(NamedTuple):
-    """Device and memory of a worker's models, environment and user of their processes."""
-
-    device: str = "cpu"
-    """`cuda`, `cuda:1`, …; any other text is a name for the CPU."""
-    pages: int = 256
-    """Number of 16 MiB pages for weights, summed over all shares."""
-    io_bytes: int = 64 << 20
-    """Bytes of device memory for inputs and outputs that wait between lanes."""
-    host_bytes: int = 512 << 20
-    """Bytes of host memory for open models that are not loaded."""
-    environment: tuple[str, ...] = ()
-    """Names of further environment variables that the processes of `python` models get."""
-    user: str = ""
-    """User of the processes of `python` models. Empty: the worker's."""
-    share_percent: float = 100.0
-    """Share of the device."""
-    emulated_device: str = ""
-    """Path of the file by which emulated shares of one device see each other. Empty: they do not."""
-    load_timeout_ns: int = s(120)
-    """Time until a model must be loaded, unless its manifest has a `load_timeout`."""
-    cache: str = ".cache/horologe"
-    """Folder of the worker's cache, in which the environments of `python` models are."""
-
-    @property
-    def cuda(self) -> int | None:
-        """Number of the CUDA device; None for the CPU. Raises ValueError for `cuda:` without a number."""
-        kind, _, number = self.device.partition(":")
-        if kind != "cuda":
-            return None
-        if number and not number.isdecimal():
-            raise ValueError(f"device: got {self.device!r}, wanted 'cuda' or 'cuda:' and a number")
-        return int(number or 0)
-
-
-HOST_DEVICE = DeviceConfig()
 
 
 class OpenModel:
@@ -194,10 +155,6 @@ class Runtime:
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
         """Do the slow work of `open` once, when the repository is scanned. Raises the errors of `open`."""
-
-    def unsupported_reason(self, spec: ModelSpec, folder: Path) -> str:
-        """Return why a model with this spec cannot run on the worker's device; empty if it can."""
-        return ""
 
     def profile(self, spec: ModelSpec, folder: Path) -> Profile | None:
         """Return the times that the model declares; None if it must be measured."""

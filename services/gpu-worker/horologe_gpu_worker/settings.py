@@ -15,7 +15,6 @@ from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
 from horologe_common.setting_ranges import NAME_PATTERN
-from horologe_gpu_worker.runtime import DeviceConfig
 
 CPUS_PATTERN = r"^([0-9]{1,5}(,[0-9]{1,5})*)?\Z"
 
@@ -94,38 +93,39 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     be able to read the models and the installed packages. Empty: the user of the worker.
     """
 
+    @property
+    def cuda(self) -> int | None:
+        """Number of the CUDA device; None for the CPU. Raises SettingsError for `cuda:` without a number."""
+        kind, _, number = self.device.partition(":")
+        if kind != "cuda":
+            return None
+        if number and not number.isdecimal():
+            raise SettingsError(f"setting worker.device: got {self.device!r}, wanted 'cuda' or 'cuda:' and a number")
+        return int(number or 0)
 
-def device_config(settings: WorkerSettings) -> DeviceConfig:
-    """Return the device and memory of this worker's models. Raises `SettingsError` for `cuda:` without a number, and
-    for a user that models cannot run as.
+    @property
+    def pages(self) -> int:
+        """Number of 16 MiB pages for weights, summed over all shares."""
+        return self.shares * self.pages_bytes // PAGE_BYTES
+
+
+DEFAULTS = WorkerSettings()
+
+
+def resolve_device(settings: WorkerSettings) -> WorkerSettings:
+    """Return the settings with the file of the emulated device, as models are opened with them.
+
+    Raises `SettingsError` for a device that does not exist, and for a user that models cannot run as.
     """
-    config = DeviceConfig(
-        settings.device,
-        settings.shares * settings.pages_bytes // PAGE_BYTES,
-        settings.io_cache_bytes,
-        settings.host_bytes,
-        settings.model_environment,
-        settings.model_user,
-        settings.share_percent,
-        _emulated_device(settings),
-        load_timeout_ns=settings.load_timeout_ns,
-    )
     _check_user(settings.model_user)
-    try:
-        on_device = config.cuda is not None
-    except ValueError as error:
-        raise SettingsError(f"setting worker.{error}") from error
-    if on_device and settings.shares != 1:
+    if settings.cuda is not None and settings.shares != 1:
         raise SettingsError(
             f"setting worker.shares: got {settings.shares}, wanted 1 on a CUDA device, which runs one EXEC at a time"
         )
-    return config
-
-
-def _emulated_device(settings: WorkerSettings) -> str:
     if settings.emulated_device or settings.share_percent == 100:
-        return settings.emulated_device
-    return str(Path(settings.cache) / "devices" / quote(settings.device_id or settings.device, safe=""))
+        return settings
+    file = Path(settings.cache) / "devices" / quote(settings.device_id or settings.device, safe="")
+    return msgspec.structs.replace(settings, emulated_device=str(file))
 
 
 def _check_user(user: str) -> None:

@@ -19,7 +19,7 @@ from harness.builders import a_report, a_spec
 from horologe_common.clock import s
 from horologe_common.status import Status
 from horologe_common.wire import ModelReport, Outputs, Register, Result, Scan
-from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation, not_run
 
 if TYPE_CHECKING:
     from horologe_common.core.protocol import Out
@@ -38,16 +38,16 @@ def a_serving_worker(loaded: bool = True, **settings: Any) -> WorkerHarness:
     return worker
 
 
-def start_scan(worker: WorkerHarness, number: int = 1) -> Operation:
+def start_scan(worker: WorkerHarness, number: int = 1) -> LaneOperation:
     [scan] = operations(worker.send(Scan("sum", number)))
     return scan
 
 
-def finish_scan(worker: WorkerHarness, scan: Operation, *reports: ModelReport) -> list[Out]:
+def finish_scan(worker: WorkerHarness, scan: LaneOperation, *reports: ModelReport) -> list[Out]:
     return worker.finish(Finished(scan.action_id, "scan", Status.OK, 1, 2, models=reports))
 
 
-def finish(worker: WorkerHarness, operation: Operation, status: Status = Status.OK) -> list[Out]:
+def finish(worker: WorkerHarness, operation: LaneOperation, status: Status = Status.OK) -> list[Out]:
     return worker.finish(Finished(operation.action_id, operation.lane, status, 2, 3))
 
 

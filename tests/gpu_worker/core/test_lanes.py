@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from horologe_common.core.instruments import Stats
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation, OperationQueue
+from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, LaneOperation, OperationQueue
 
 
-def an_operation(action_id: int, earliest_ns: int = 0, latest_ns: int = 100) -> Operation:
-    return Operation(action_id, 0, "exec", "m/1", earliest_ns=earliest_ns, latest_ns=latest_ns)
+def an_operation(action_id: int, earliest_ns: int = 0, latest_ns: int = 100) -> LaneOperation:
+    return LaneOperation(action_id, 0, "exec", "m/1", earliest_ns=earliest_ns, latest_ns=latest_ns)
 
 
 def test_the_earliest_window_goes_first_and_arrival_decides_between_equals() -> None:
@@ -20,7 +20,7 @@ def test_the_earliest_window_goes_first_and_arrival_decides_between_equals() -> 
         lane.push(an_operation(action_id, earliest_ns))
     assert lane.pop_startable(4) == 6
     order = [lane.pop_startable(50) for _ in range(3)]
-    assert [operation.action_id for operation in order if isinstance(operation, Operation)] == [2, 3, 1]
+    assert [operation.action_id for operation in order if isinstance(operation, LaneOperation)] == [2, 3, 1]
     assert lane.pop_startable(50) is None
 
 
@@ -35,7 +35,7 @@ def test_a_closed_window_is_never_run() -> None:
     assert late.action_id == 1
     assert lane.pop_expired(11) is None
     following = lane.pop_startable(11)
-    assert isinstance(following, Operation)
+    assert isinstance(following, LaneOperation)
     assert following.action_id == 2
 
 
@@ -58,7 +58,7 @@ steps = st.lists(st.one_of(windows, st.integers(0, 20), st.tuples(st.integers(0,
 @given(steps)
 def test_every_operation_leaves_once_and_only_inside_its_window(script: list[tuple[int, ...] | int]) -> None:
     lane, now_ns = OperationQueue(), 0
-    pushed: dict[int, Operation] = {}
+    pushed: dict[int, LaneOperation] = {}
     left: list[int] = []
     for step in script:
         if isinstance(step, int):
@@ -74,7 +74,7 @@ def test_every_operation_leaves_once_and_only_inside_its_window(script: list[tup
             assert now_ns > late.latest_ns
             left.append(late.action_id)
         startable = lane.pop_startable(now_ns)
-        if isinstance(startable, Operation):
+        if isinstance(startable, LaneOperation):
             assert startable.earliest_ns <= now_ns <= startable.latest_ns
             left.append(startable.action_id)
         elif startable is None:

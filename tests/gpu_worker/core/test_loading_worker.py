@@ -12,7 +12,7 @@ from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
 from horologe_common.wire import ModelReport, Scan
-from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned, not_run
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation, VersionScanned, not_run
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.settings import WorkerSettings
 
@@ -26,7 +26,7 @@ def waiting(name: str, version: str = "1", loading: str = "waiting") -> ModelRep
     return ModelReport(ModelSpec(name, version, "", (), ()), None, loading=loading)
 
 
-def a_starting_worker(*reports: ModelReport) -> tuple[WorkerHarness, dict[str, Operation]]:
+def a_starting_worker(*reports: ModelReport) -> tuple[WorkerHarness, dict[str, LaneOperation]]:
     """Return a worker at its first tick and its scans by the name of the model."""
     worker = WorkerHarness()
     worker.core = Worker("worker/0#w", WorkerSettings(), reports, lambda _: True)
@@ -34,11 +34,11 @@ def a_starting_worker(*reports: ModelReport) -> tuple[WorkerHarness, dict[str, O
     return worker, scans
 
 
-def scanned(worker: WorkerHarness, scan: Operation, report: ModelReport, now_ns: int = 1) -> list[Out]:
+def scanned(worker: WorkerHarness, scan: LaneOperation, report: ModelReport, now_ns: int = 1) -> list[Out]:
     return worker.send(VersionScanned(scan.action_id, report), now_ns, worker.core.lanes)
 
 
-def finish(worker: WorkerHarness, scan: Operation, *reports: ModelReport, now_ns: int = 2) -> list[Out]:
+def finish(worker: WorkerHarness, scan: LaneOperation, *reports: ModelReport, now_ns: int = 2) -> list[Out]:
     return worker.finish(Finished(scan.action_id, "scan", Status.OK, 1, 2, models=reports), now_ns)
 
 

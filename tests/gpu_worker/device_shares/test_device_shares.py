@@ -13,12 +13,12 @@ import pytest
 from fakes.nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import DeviceInfo
+from horologe_gpu_worker import nvml
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.device_shares import cpu as cpu_share
 from horologe_gpu_worker.device_shares import enter_share
 from horologe_gpu_worker.execution.realtime import CpuClaims
 from horologe_gpu_worker.file_lock import lock_file
-from horologe_gpu_worker.measurement.device_sensors import nvml_sensor
 from horologe_gpu_worker.settings import WorkerSettings
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -92,7 +92,7 @@ class FakeDriver:
 def test_a_cuda_device_is_described_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNvml([FakeGpu()])
     fake.install(monkeypatch)
-    monkeypatch.setattr(nvml_sensor, "load_driver", FakeDriver)
+    monkeypatch.setattr(nvml, "load_driver", FakeDriver)
     device = enter_share(settings(device="cuda")).device
     assert device == DeviceInfo("GPU-5a", "NVIDIA H100 80GB HBM3", 80 << 30, 700.0)
     assert enter_share(settings(device="cuda", device_id="mine")).device.id == "mine"

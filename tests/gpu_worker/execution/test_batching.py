@@ -31,7 +31,7 @@ from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import Ship, Shipped
 from horologe_common.wire.frames import encode_array
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.repository.model_signature import zeros
@@ -68,7 +68,7 @@ def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[
         parts.append(memoryview(bytes(shift) + raw)[shift:])
     count = sum(map(len, rows))
     header = encode_array("x", np.zeros((count, 4), np.float32))[0]
-    operation = Operation(1, 0, "exec", "sum/1", 16, count, inputs=[(header, parts)])
+    operation = LaneOperation(1, 0, "exec", "sum/1", 16, count, inputs=[(header, parts)])
     space = Workspace()
     for _ in range(2):  # the second time the space is not clean
         x = assemble_inputs(operation, True, space)["x"]
@@ -80,7 +80,7 @@ def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[
 
 def test_strings_are_joined_and_padded_with_the_last_one() -> None:
     header, buffer = encode_array("x", np.array([[b"a"], [b"bc"]], object))
-    operation = Operation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
+    operation = LaneOperation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
     assert assemble_inputs(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
 
 
@@ -99,7 +99,7 @@ def a_text_model(*names: str) -> ModelSpec:
     return msgspec.structs.replace(a_spec("text"), inputs=inputs, padded=True)
 
 
-def assemble_batch(spec: ModelSpec, *requests: Sequence[Any]) -> tuple[list[Operation], list[Out]]:
+def assemble_batch(spec: ModelSpec, *requests: Sequence[Any]) -> tuple[list[LaneOperation], list[Out]]:
     """Return the input arrays that the worker builds for an Infer with these inputs, in the order of the signature."""
     worker = a_worker(specs=[spec])
     rows = [len(arrays[0]) for arrays in requests]

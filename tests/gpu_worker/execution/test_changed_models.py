@@ -11,7 +11,7 @@ import pytest
 from gpu_worker.executor_harness import StubStore, Sum, an_exec, extract_values
 from harness.builders import a_spec
 from horologe_common.status import ModelFailed, Status
-from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ def store() -> Contents:
 
 @pytest.fixture
 def device(store: Contents) -> DeviceModels:
-    device = DeviceModels(store)
-    assert device.run(Operation(1, 0, "load", "sum/1")).status == Status.OK
+    device = DeviceModels(store)  # type: ignore[arg-type]
+    assert device.run(LaneOperation(1, 0, "load", "sum/1")).status == Status.OK
     return device
 
 
 def replace(device: DeviceModels) -> Finished:
-    return device.run(Operation(2, 0, "replace", "sum/1"))
+    return device.run(LaneOperation(2, 0, "replace", "sum/1"))
 
 
 def answer(finished: Finished) -> tuple[float, str]:
@@ -127,7 +127,7 @@ def test_a_failed_replacement_leaves_the_old_content(device: DeviceModels, store
 def test_nothing_is_replaced_that_is_not_loaded_or_has_not_changed(device: DeviceModels, store: Contents) -> None:
     assert replace(device).status == Status.OK
     assert list(store.opened) == ["1"]
-    device.run(Operation(4, 0, "unload", "sum/1"))
+    device.run(LaneOperation(4, 0, "unload", "sum/1"))
     store.change("2")
     assert replace(device).status == Status.OK
     assert list(store.opened) == ["1"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from horologe_common.status import ModelFailed, Status
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 from horologe_gpu_worker.execution import device_health
 from horologe_gpu_worker.execution.device_health import DEVICE_LOST, end_if_lost
 from horologe_gpu_worker.execution.device_models import DeviceModels
@@ -48,7 +48,7 @@ def test_a_failed_operation_ends_the_worker_only_if_the_device_is_lost(
 ) -> None:
     monkeypatch.setattr(device_health, "load_driver", lambda: PretendDriver(fault))
     device = DeviceModels(FailingStore(), lambda: end_if_lost(0))  # type: ignore[arg-type]
-    finished = device.run(Operation(1, 0, "load", "broken/1"))
+    finished = device.run(LaneOperation(1, 0, "load", "broken/1"))
     assert (finished.status, exits) == (Status.FAILED, wanted)
 
 

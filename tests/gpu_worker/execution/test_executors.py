@@ -23,7 +23,7 @@ from gpu_worker.executor_harness import (
 from harness.builders import a_spec
 from horologe_common.clock import NEVER_NS, monotonic_ns, ms, s, us
 from horologe_common.status import ModelFailed, Status
-from horologe_gpu_worker.core.lanes import Abort, Operation
+from horologe_gpu_worker.core.lanes import Abort, LaneOperation
 from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.settings import WorkerSettings
 
@@ -120,18 +120,18 @@ def test_outputs_that_are_not_what_was_promised_fail_the_batch(harness: Executor
 
 
 def test_load_unload_and_what_is_not_loaded(harness: ExecutorHarness, store: StubStore) -> None:
-    broken = harness.do(Operation(1, 0, "load", "broken/1"))
+    broken = harness.do(LaneOperation(1, 0, "load", "broken/1"))
     assert (broken.status, broken.reason) == (Status.FAILED, "model broken/1: OSError: disk on fire")
     harness.load("sum/1")
-    assert harness.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
+    assert harness.do(LaneOperation(2, 0, "unload", "sum/1")).status == Status.OK
     assert store.models["sum"].closed
     missing = harness.do(an_exec([1], 3))
     assert (missing.status, missing.reason) == (Status.REFUSED, "model sum/1: is not loaded")
 
 
 def test_a_scan_runs_beside_the_other_lanes(harness: ExecutorHarness) -> None:
-    assert harness.do(Operation(1, 0, "scan", "")).models == []
-    failed = harness.do(Operation(2, 0, "scan", "sum/1"))
+    assert harness.do(LaneOperation(1, 0, "scan", "")).models == []
+    failed = harness.do(LaneOperation(2, 0, "scan", "sum/1"))
     assert (failed.lane, failed.status, failed.reason) == ("scan", Status.FAILED, "no sum")
 
 
@@ -142,7 +142,7 @@ def test_inputs_and_outputs_pass_through_lanes_of_their_own(harness: ExecutorHar
     assert staged.staged.data["x"].shape == (4, 4)
     ran = harness.do(msgspec.structs.replace(put, inputs=(), staged=staged.staged))
     assert not ran.outputs
-    assert harness.do(Operation(2, 0, "unload", "sum/1")).status == Status.OK
+    assert harness.do(LaneOperation(2, 0, "unload", "sum/1")).status == Status.OK
     got = harness.do(msgspec.structs.replace(put, lane="output", inputs=(), staged=ran.staged))
     assert extract_values(got) == [1, 2, 3]
     assert store.models["sum"].batches == [-3, 4, -3]
@@ -191,7 +191,7 @@ def test_stopping_closes_the_models_and_begins_nothing_more(store: StubStore) ->
 # brief operations run on the thread of the event loop
 
 
-def a_brief_exec(action_id: int = 1, **facts: Any) -> Operation:
+def a_brief_exec(action_id: int = 1, **facts: Any) -> LaneOperation:
     runtime = facts.pop("runtime", "onnx")
     settings = {"spec": msgspec.structs.replace(a_spec(), runtime=runtime), "expected_ns": us(100)} | facts
     return msgspec.structs.replace(an_exec([1], action_id), **settings)
@@ -246,14 +246,14 @@ def test_a_brief_exec_does_not_overtake_what_its_lane_has(harness: ExecutorHarne
 def test_load_and_unload_of_an_open_model_run_on_the_loops_thread(harness: ExecutorHarness, store: StubStore) -> None:
     store.models["slow"] = Sum((go_on := Event()).wait)
     store.open_models = {"slow/1"}
-    harness.executors.deliver(Operation(1, 0, "load", "slow/1"))
+    harness.executors.deliver(LaneOperation(1, 0, "load", "slow/1"))
     assert harness.finished.get_nowait().status == Status.OK
     harness.executors.deliver(an_exec([1], 2, "slow/1"))
     while not store.models["slow"].batches:
         pass
-    harness.executors.deliver(Operation(3, 0, "unload", "slow/1"))  # waits for the EXEC, so in its lane
+    harness.executors.deliver(LaneOperation(3, 0, "unload", "slow/1"))  # waits for the EXEC, so in its lane
     assert harness.finished.empty()
     go_on.set()
     assert {harness.finished.get(timeout=10).action_id for _ in range(2)} == {2, 3}
-    harness.executors.deliver(Operation(4, 0, "unload", "slow/1"))
+    harness.executors.deliver(LaneOperation(4, 0, "unload", "slow/1"))
     assert harness.finished.get_nowait().action_id == 4

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.model_folders import an_emulated_model
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.core.lanes import Operation, VersionScanned
+from horologe_gpu_worker.core.lanes import LaneOperation, VersionScanned
 from horologe_gpu_worker.inspection.repository_scans import RepositoryScans
 from horologe_gpu_worker.repository.modelstore import ModelStore
 
@@ -36,9 +36,9 @@ def test_a_version_with_a_result_is_never_loading_again(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "models", name="late")
     pool = HeldPool()
     messages: list[Finished | VersionScanned] = []
-    scans = RepositoryScans(ModelStore(tmp_path / "models", tmp_path / "cache"), pool, load_timeout_ns=0)  # type: ignore[arg-type]
+    scans = RepositoryScans(ModelStore(tmp_path / "models", tmp_path / "cache"), pool)  # type: ignore[arg-type]
     scans.start(messages.append)
-    scans.begin_scan(Operation(1, 0, "scan", "late"))
+    scans.begin_scan(LaneOperation(1, 0, "scan", "late"))
     request = pool.requests.get(timeout=30)
     request.on_progress("loading late/1")
     request.on_result(ModelFailed("too slow"))

@@ -11,14 +11,15 @@ import pytest
 from harness.model_folders import a_folder, an_emulated_model
 from horologe_common.clock import ms
 from horologe_common.interference.measured_runs import ShareLoad
+from horologe_gpu_worker.measurement import share_connection
 from horologe_gpu_worker.measurement.device_bench import BenchSettings, DeviceBench, InvalidShare
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost, DeviceReading
 from horologe_gpu_worker.measurement.device_sensors import HostSensor
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
+    CommandDone,
     Measured,
     Ready,
-    Running,
     ShareConnection,
     ShareFailed,
     ShareJob,
@@ -57,7 +58,7 @@ def test_a_process_that_dies_is_told_from_one_that_is_silent(connect: Any, tmp_p
     connection = connect(an_emulated_model(tmp_path))
     connection.wait_reply(Ready)
     connection.send(Begin(1))
-    connection.wait_reply(Running)
+    connection.wait_reply(CommandDone)
     with pytest.raises(ShareFailed, match=r"no reply after 0\.001 s"):
         connection.wait_reply(Measured, ms(1))
     os.kill(connection._child.process.pid, signal.SIGKILL)
@@ -131,3 +132,12 @@ def test_a_share_that_the_mechanism_rounds_is_an_error(bench: CreateBench, monke
     with pytest.raises(InvalidShare, match=r"share: got 50%, wanted 30% of the device"):
         measuring.run([ShareLoad("pretend", 1, 30)])
     assert not measuring._shares
+
+
+def test_a_share_that_cannot_be_started_names_the_reason(bench: CreateBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise PermissionError("no processes")
+
+    monkeypatch.setattr(share_connection, "start_isolated", refuse)
+    with pytest.raises(ShareFailed, match="could not be started: no processes"):
+        bench().run([ShareLoad("pretend", 1, 100.0)])

@@ -11,6 +11,7 @@ import pytest
 from fakes.cuda import FakeCuda
 from fakes.nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_common.clock import s
+from horologe_gpu_worker import nvml
 from horologe_gpu_worker.measurement.device_sensor import (
     DeviceLimits,
     DeviceLost,
@@ -18,17 +19,17 @@ from horologe_gpu_worker.measurement.device_sensor import (
     SensorFailed,
     SensorWindow,
 )
-from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS, nvml_sensor
+from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
 from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import NvmlSensor, open_nvml_sensor
-from horologe_gpu_worker.measurement.gpu_metrics import gpu_metrics
-from horologe_gpu_worker.runtime import DeviceConfig
+from horologe_gpu_worker.nvml import gpu_metrics
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Driver
+from horologe_gpu_worker.settings import WorkerSettings
 
 
 def a_sensor(monkeypatch: pytest.MonkeyPatch, *gpus: FakeGpu) -> NvmlSensor:
     """Return the sensor of the first CUDA device, which is on bus 0."""
     FakeNvml(list(gpus)).install(monkeypatch)
-    monkeypatch.setattr(nvml_sensor, "load_driver", lambda: Driver(FakeCuda()))
+    monkeypatch.setattr(nvml, "load_driver", lambda: Driver(FakeCuda()))
     return open_nvml_sensor(0)
 
 
@@ -59,7 +60,7 @@ def test_a_lost_gpu_is_told_from_a_call_that_fails(monkeypatch: pytest.MonkeyPat
 def test_without_nvml_the_error_names_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     hide_nvml(monkeypatch)
     with pytest.raises(SensorFailed, match=r"NVML: .*Library Not Found; wanted libnvidia-ml\.so\.1"):
-        DEVICE_SENSORS["nvml"](DeviceConfig("cuda:0"), Path())
+        DEVICE_SENSORS["nvml"](WorkerSettings(device="cuda:0"), Path())
 
 
 def test_without_a_cuda_driver_the_error_names_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +68,9 @@ def test_without_a_cuda_driver_the_error_names_its_library(monkeypatch: pytest.M
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     FakeNvml().install(monkeypatch)
-    monkeypatch.setattr(nvml_sensor, "load_driver", fail)
+    monkeypatch.setattr(nvml, "load_driver", fail)
     with pytest.raises(SensorFailed, match=r"NVML: libcuda\.so\.1: cannot open shared object file"):
-        DEVICE_SENSORS["nvml"](DeviceConfig("cuda:0"), Path())
+        DEVICE_SENSORS["nvml"](WorkerSettings(device="cuda:0"), Path())
 
 
 class Readings:
@@ -116,7 +117,7 @@ def test_a_sensor_that_fails_during_a_run_fails_the_run() -> None:
 
 
 def test_the_cpu_has_no_power_sensor() -> None:
-    sensor = DEVICE_SENSORS["host"](DeviceConfig(), Path())
+    sensor = DEVICE_SENSORS["host"](WorkerSettings(), Path())
     assert sensor.limits().max_power_w == 0
     assert sensor.read().power_w == 0
 
@@ -124,8 +125,8 @@ def test_the_cpu_has_no_power_sensor() -> None:
 def test_the_figures_of_a_gpu_have_tritons_names(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNvml([FakeGpu(energy_mj=5000, utilization=None)])
     fake.install(monkeypatch)
-    monkeypatch.setattr(nvml_sensor, "pci_bus_id", lambda driver, device: "0000:00:00.0")
-    monkeypatch.setattr(nvml_sensor, "load_driver", lambda: None)
+    monkeypatch.setattr(nvml, "pci_bus_id", lambda driver, device: "0000:00:00.0")
+    monkeypatch.setattr(nvml, "load_driver", lambda: None)
     read = gpu_metrics(0)
     assert read is not None
     assert read().values == {

@@ -16,8 +16,8 @@ from horologe_gpu_worker.measurement.device_sensor import DeviceLimits, DeviceRe
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
 from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ def execute(device: Path, share: float = SHARE) -> EmulatedDeviceFile:
 
 def test_power_and_clock_follow_from_the_shares_that_execute(folder: Path, tmp_path: Path) -> None:
     device = tmp_path / "device"
-    sensor = DEVICE_SENSORS["emulated"](DeviceConfig(emulated_device=str(device)), folder)
+    sensor = DEVICE_SENSORS["emulated"](WorkerSettings(emulated_device=str(device)), folder)
     assert sensor.limits() == DeviceLimits("emulated v100", GPU.max_power_w, GPU.max_frequency_mhz)
     assert sensor.read() == DeviceReading(GPU.idle_power_w, GPU.max_frequency_mhz)
     shares = [execute(device)]

@@ -17,15 +17,14 @@ from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatch
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
     Command,
+    CommandDone,
     Measure,
     Measured,
     MeasuredRates,
     Rates,
     Reply,
-    Running,
     ShareJob,
     Stop,
-    Stopped,
     Trace,
     Traced,
 )
@@ -185,4 +184,10 @@ def test_batches_run_between_commands() -> None:
     share = Recorded(parent)
     serve(share, parent)  # type: ignore[arg-type]
     assert share.batches == 1
-    assert parent.replies == [Running(), Measured(3, 0, 1, 0, 0), Traced(1, 0.0), Stopped(), MeasuredRates(1, 2)]
+    assert parent.replies == [
+        CommandDone(),
+        Measured(3, 0, 1, 0, 0),
+        Traced(1, 0.0),
+        CommandDone(),
+        MeasuredRates(1, 2),
+    ]

@@ -29,7 +29,8 @@ from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
-    from horologe_gpu_worker.runtime import DeviceConfig, Runtime
+    from horologe_gpu_worker.runtime import Runtime
+from horologe_gpu_worker.settings import WorkerSettings
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_two_model_files_need_a_runtime(store: ModelStore, repository: Path) -> 
 
 
 def test_a_runtime_that_is_not_installed_is_that_models_reason_only(repository: Path, tmp_path: Path) -> None:
-    def absent(place: DeviceConfig) -> Runtime:
+    def absent(place: WorkerSettings) -> Runtime:
         importlib.import_module("package_of_no_one")
         raise AssertionError
 

@@ -292,13 +292,15 @@ def test_the_error_of_a_model_that_runs_in_no_way_is_the_first_one() -> None:
     assert tried == [(True, (1, 2, 4, 8, 16)), (False, (1,)), (True, (1,))]
 
 
-def test_a_device_without_variable_shapes_gets_one_row() -> None:
+def test_a_model_that_needs_the_dimension_of_rows_gets_one_row() -> None:
     def measure(spec: ModelSpec, row_fault: str) -> Any:
         if not row_fault:
             raise RowsFailed("model sum/1: rows")
+        if not spec.batched:
+            raise ModelFailed("fixed shapes")
         return a_profile(sizes=spec.batch_sizes)
 
-    spec, _ = measure_unbatched_if_needed(a_spec(), 16, measure, lambda spec: "" if spec.batched else "fixed shapes")
+    spec, _ = measure_unbatched_if_needed(a_spec(), 16, measure)
     assert (spec.batched, spec.batch_sizes, spec.notes) == (
         True, (1,), ("not batched: rows (`batching` in model.toml)",)
     )  # fmt: skip

@@ -28,7 +28,7 @@ from horologe_gpu_worker.repository.triton.repository_import import write_toml
 from horologe_gpu_worker.repository.triton.schema import config_class
 from horologe_gpu_worker.repository.triton.translation import translate_version
 from horologe_gpu_worker.repository.version_policy import served_versions
-from horologe_gpu_worker.runtime import DeviceConfig
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -253,7 +253,7 @@ def test_torchscript_does_not_run_on_a_device() -> None:
     from horologe_gpu_worker.runtimes.pytorch.torchscript_runtime import TorchScriptRuntime
 
     with pytest.raises(InvalidModel, match="TorchScript runs on the CPU"):
-        TorchScriptRuntime(DeviceConfig("cuda"))
+        TorchScriptRuntime(WorkerSettings(device="cuda"))
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Sleeper
 from horologe_gpu_worker.runtimes.emulated_device import FILE_BYTES, SLOT, SLOTS, EmulatedDeviceFile
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,7 +223,7 @@ def test_emulated_workers_with_one_device_slow_each_other(tmp_path: Path) -> Non
     x = {"x": np.zeros((4, 4), np.float32)}
 
     def open_share(percent: float, device: str = "gpu0") -> tuple[EmulatedRuntime, object]:
-        config = DeviceConfig(share_percent=percent, emulated_device=str(tmp_path / device))
+        config = WorkerSettings(share_percent=percent, emulated_device=str(tmp_path / device))
         runtime = EmulatedRuntime(config, waiter)
         return runtime, runtime.open(runtime.inspect(folder), folder)
 

@@ -6,25 +6,27 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import onnxruntime
 import pytest
 
 from harness.model_folders import a_python_model, an_onnx_model
+from horologe_common.models import PAGE_BYTES
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.manifest_fields import Manifest
-from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.onnx import onnx_runtime, providers
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 from horologe_gpu_worker.runtimes.pytorch.paging import device_pages
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CUDA = DeviceConfig("cuda:1", 8)
+CUDA = WorkerSettings(device="cuda:1", pages_bytes=8 * PAGE_BYTES)
 USER = """
 import os
 import numpy as np
@@ -144,7 +146,7 @@ def test_a_provider_that_the_worker_lacks_is_named(
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
     folder = an_onnx_model(tmp_path)
     (folder / "model.toml").write_text(f'providers = ["{name}"]\n')
-    runtime = onnx_runtime.OnnxRuntime(DeviceConfig(device))
+    runtime = onnx_runtime.OnnxRuntime(WorkerSettings(device=device))
     with pytest.raises(InvalidModel, match=reason):
         runtime.open(runtime.inspect(folder), folder)
 
@@ -159,10 +161,10 @@ def test_providers_get_their_options(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (cuda, cpu) == (providers.CUDA, providers.CPU)
     assert options.items() >= {("device_id", "1"), ("user_compute_stream", "7"), ("gpu_mem_limit", str(64 << 20))}
     tensorrt = Manifest(providers=(providers.TENSORRT, providers.CUDA))
-    [(name, options), *others] = of(tensorrt, CUDA._replace(cache="/c"))
+    [(name, options), *others] = of(tensorrt, msgspec.structs.replace(CUDA, cache="/c"))
     assert (name, options["trt_engine_cache_path"], len(others)) == (providers.TENSORRT, "/c/engines/abc", 2)
     openvino = Manifest(providers=(providers.OPENVINO,), threads=3)
-    [(name, options), cpu] = of(openvino, DeviceConfig(cache="/c"))
+    [(name, options), cpu] = of(openvino, WorkerSettings(cache="/c"))
     assert (name, options["num_of_threads"], cpu) == (providers.OPENVINO, "3", providers.CPU)
 
 

@@ -146,7 +146,7 @@ def test_an_interpreter_by_its_path_needs_none_of_the_workers_packages(tmp_path:
         ({"python": "python3"}, "python: got 'python3', wanted the absolute path"),
         ({"requirements": "../r.txt"}, "requirements: got '../r.txt', wanted a path in the folder"),
         ({"requirements": "r.txt"}, "code/1/r.txt: .*No such file"),
-        ({"requirements": "r.txt", "runtime": "onnx"}, "requirements: got 'r.txt', wanted it only for a model of"),
+        ({"requirements": "r.txt", "runtime": "onnx"}, "requirements: got 'r.txt', wanted none for 'onnx'"),
     ],
 )
 def test_a_wrong_environment_is_named(tmp_path: Path, keys: dict[str, str], reason: str) -> None:

@@ -18,9 +18,8 @@ from harness.model_folders import a_python_model, an_onnx_model
 from horologe_cli.local.topology import SystemOptions, build_topology
 from horologe_common.service.processes import child_environment, describe_exit, user_options
 from horologe_common.service.settings import SettingsError
-from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
-from horologe_gpu_worker.settings import WorkerSettings, device_config
+from horologe_gpu_worker.settings import WorkerSettings, resolve_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +51,7 @@ class Model:
 """
 
 
-def read_report(folder: Path, report: Path, device: DeviceConfig) -> str:
+def read_report(folder: Path, report: Path, device: WorkerSettings) -> str:
     with open_model(PythonRuntime(device), folder) as model:
         model.run(1, {"x": np.zeros((1, 4), np.float32)})
     return report.read_text()
@@ -76,7 +75,7 @@ def test_a_python_model_gets_no_variable_that_is_not_allowed(tmp_path: Path, mon
     for name in ("HOROLOGE_SELECTOR_REDIS", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, SECRET)
     folder = a_python_model(tmp_path, READS_ITS_ENVIRONMENT)
-    seen = read_report(folder, tmp_path / "report", DeviceConfig(environment=("REPORT",)))
+    seen = read_report(folder, tmp_path / "report", WorkerSettings(model_environment=("REPORT",)))
     assert SECRET not in seen
 
 
@@ -130,14 +129,15 @@ def test_a_worker_of_root_runs_models_as_another_user(open_folder: Path, monkeyp
         pytest.skip("the user nobody cannot execute this Python")
     monkeypatch.setenv("REPORT", str(open_folder / "report"))
     folder = a_python_model(open_folder, READS_ITS_ENVIRONMENT)
-    seen = read_report(folder, open_folder / "report", DeviceConfig(environment=("REPORT",), user="nobody"))
+    settings = WorkerSettings(model_environment=("REPORT",), model_user="nobody")
+    seen = read_report(folder, open_folder / "report", settings)
     assert seen.splitlines()[0] == f"{nobody.pw_uid} {nobody.pw_gid} []"
     assert seen.endswith("unreadable")
 
 
 def test_the_user_of_models_is_checked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"setting worker.model_user: got 'nosuch', wanted the name of a user"):
-        device_config(WorkerSettings(model_user="nosuch"))
+        resolve_device(WorkerSettings(model_user="nosuch"))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SettingsError, match=r"setting worker.model_user: got 'nobody', wanted it empty, or .* root"):
-        device_config(WorkerSettings(model_user="nobody"))
+        resolve_device(WorkerSettings(model_user="nobody"))

@@ -20,16 +20,18 @@ from bench_gpu.rig import Rig
 from gpu_worker.cuda_cases import *  # noqa: F403 (its tests are run here)
 from gpu_worker.cuda_length_cases import *  # noqa: F403
 from harness.model_folders import a_pytorch_export, a_pytorch_model, pytorch_exports
+from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
-from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.measurement.share_batches import ShareBatches
 from horologe_gpu_worker.repository import profile_cache
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.version_inspector import VersionInspector
-from horologe_gpu_worker.runtime import DeviceConfig, StagedModel
+from horologe_gpu_worker.runtime import StagedModel
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,14 +49,14 @@ def rig() -> Iterator[Rig]:
 @pytest.fixture
 def cuda() -> Iterator[PytorchRuntime]:
     with pretend_cuda():
-        yield PytorchRuntime(DeviceConfig("cuda:0", 4, 1 << 20))
+        yield PytorchRuntime(WorkerSettings(device="cuda:0", pages_bytes=4 * PAGE_BYTES, io_cache_bytes=1 << 20))
 
 
 @pytest.mark.parametrize("kind", ["echo", "convnet", "wide"])
 def test_the_runtime_serves_a_folder_on_it(kind: str, tmp_path: Path) -> None:
     folder = a_pytorch_export(tmp_path, kind)
     with pretend_cuda():
-        runtime = PytorchRuntime(DeviceConfig("cuda:0", 4))
+        runtime = PytorchRuntime(WorkerSettings(device="cuda:0", pages_bytes=4 * PAGE_BYTES))
         assert not runtime.inline_io
         spec = runtime.inspect(folder)
         runtime.prepare(spec, folder)
@@ -74,7 +76,7 @@ def test_the_runtime_serves_a_folder_on_it(kind: str, tmp_path: Path) -> None:
 def test_several_models_are_loaded_in_turn_on_few_pages(tmp_path: Path) -> None:
     folders = [a_pytorch_model(tmp_path, f"m{number}") for number in range(3)]
     with pretend_cuda():
-        runtime = PytorchRuntime(DeviceConfig("cuda", 1))
+        runtime = PytorchRuntime(WorkerSettings(device="cuda", pages_bytes=1 * PAGE_BYTES))
         x = np.ones((2, 4), np.float32)
         for folder in folders * 2:
             model = runtime.open(runtime.inspect(folder), folder)
@@ -92,7 +94,10 @@ def test_a_program_that_was_read_by_another_process_is_measured_on_the_device(
     assert (read.report.profile, read.report.reason) == (None, "")
     with pretend_cuda():
         store = ModelStore(
-            tmp_path / "models", tmp_path, report=lambda line: None, device=DeviceConfig("cuda", 2, 1 << 20)
+            tmp_path / "models",
+            tmp_path,
+            report=lambda line: None,
+            settings=WorkerSettings(device="cuda", pages_bytes=2 * PAGE_BYTES, io_cache_bytes=1 << 20),
         )
         report = store.store_version(folder, store.adopt_version(folder, read))
         assert report.profile is not None, report.reason
@@ -109,7 +114,10 @@ def test_batches_go_through_the_lanes_work_between_load_and_unload(
     a_pytorch_model(tmp_path / "models")
     with pretend_cuda():
         store = ModelStore(
-            tmp_path / "models", tmp_path, report=lambda line: None, device=DeviceConfig("cuda", 2, 1 << 20)
+            tmp_path / "models",
+            tmp_path,
+            report=lambda line: None,
+            settings=WorkerSettings(device="cuda", pages_bytes=2 * PAGE_BYTES, io_cache_bytes=1 << 20),
         )
         (report,) = store.scan()
         assert report.profile is not None, report.reason
@@ -118,7 +126,7 @@ def test_batches_go_through_the_lanes_work_between_load_and_unload(
         device = DeviceModels(store)
 
         def do(lane: str, rows: int = 0, **given: Any) -> Finished:
-            done = device.run(Operation(1, 0, lane, "program/1", 2, rows, **given))
+            done = device.run(LaneOperation(1, 0, lane, "program/1", 2, rows, **given))
             assert done.status == Status.OK, done.reason
             return done
 
@@ -162,7 +170,7 @@ def test_what_runs_beside_a_device_imports_no_wire(tmp_path: Path) -> None:
 def test_batches_of_a_share_take_the_time_of_the_device(tmp_path: Path) -> None:
     folder = a_pytorch_export(tmp_path, "convnet")
     with pretend_cuda():
-        runtime = PytorchRuntime(DeviceConfig("cuda:0", 4))
+        runtime = PytorchRuntime(WorkerSettings(device="cuda:0", pages_bytes=4 * PAGE_BYTES))
         spec = runtime.inspect(folder)
         runtime.prepare(spec, folder)
         batches = ShareBatches(runtime.open(spec, folder), spec, folder, spec.max_batch)

@@ -15,14 +15,15 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from bench_gpu.pretend import pretend_cuda
 from gpu_worker.repository_harness import a_program, a_store
-from horologe_common.models import DTYPES, ModelSpec
+from horologe_common.models import DTYPES, PAGE_BYTES, ModelSpec
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.runtime import DeviceConfig, WarmUpFailed
+from horologe_gpu_worker.runtime import WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,7 +205,7 @@ def check_signature(export: Export, spec: ModelSpec) -> None:
 def test_a_program_answers_like_its_module_on_a_device(kind: str, folders: Callable[[str], Path]) -> None:
     folder = folders(kind)
     with pretend_cuda():
-        runtime = PytorchRuntime(DeviceConfig("cuda:0", 4, 1 << 20))
+        runtime = PytorchRuntime(WorkerSettings(device="cuda:0", pages_bytes=4 * PAGE_BYTES, io_cache_bytes=1 << 20))
         if text := NOT_ON_CUDA.get(kind):
             with pytest.raises(InvalidModel, match=text):
                 runtime.inspect(folder)
@@ -248,7 +249,7 @@ def double(x: Any) -> Any:
 def test_default_batch_sizes_are_those_that_the_program_takes(dim: Any, sizes: tuple[int, ...], tmp_path: Path) -> None:
     count = 22 if sizes == (20,) else 7 if 7 in sizes else 4
     folder = a_program(tmp_path, Function(double), (torch.zeros(count, 2),), (({0: dim},),))
-    runtime = PytorchRuntime(DeviceConfig(pages=4))
+    runtime = PytorchRuntime(WorkerSettings(pages_bytes=4 * PAGE_BYTES))
     spec = runtime.inspect(folder)
     assert (spec.batched, spec.batch_sizes) == (True, sizes)
     runtime.prepare(spec, folder)
@@ -324,7 +325,7 @@ LENGTHS: dict[str, tuple[Any, Any, Any, str, tuple[tuple[int, ...], ...]]] = {
 def test_lengths_of_the_warm_up_fit_together(kind: str, tmp_path: Path) -> None:
     module, arguments, shapes, manifest, wanted = LENGTHS[kind]
     folder = a_program(tmp_path, module, arguments, shapes, manifest)
-    runtime = PytorchRuntime(DeviceConfig(pages=4))
+    runtime = PytorchRuntime(WorkerSettings(pages_bytes=4 * PAGE_BYTES))
     spec = runtime.inspect(folder)
     assert spec.warmup_shapes == wanted
     runtime.prepare(spec, folder)
@@ -357,7 +358,7 @@ def test_tensors_whose_first_dimensions_differ_are_not_batched(
     module: Any, arguments: Any, shapes: Any, tmp_path: Path
 ) -> None:
     folder = a_program(tmp_path, module, arguments, shapes)
-    runtime = PytorchRuntime(DeviceConfig(pages=4))
+    runtime = PytorchRuntime(WorkerSettings(pages_bytes=4 * PAGE_BYTES))
     spec = runtime.inspect(folder)
     assert (spec.batched, spec.batch_sizes) == (False, (1,))
     runtime.prepare(spec, folder)
@@ -375,7 +376,7 @@ def test_tensors_whose_first_dimensions_differ_are_not_batched(
 )
 def test_rows_that_take_a_detour_are_still_rows(function: Any, tmp_path: Path) -> None:
     folder = a_program(tmp_path, Named(function), (torch.ones(3, 2),), (ROWS,))
-    assert PytorchRuntime(DeviceConfig(pages=4)).inspect(folder).batched
+    assert PytorchRuntime(WorkerSettings(pages_bytes=4 * PAGE_BYTES)).inspect(folder).batched
 
 
 # what cannot be served
@@ -406,7 +407,7 @@ def test_what_pytorch_cannot_load_is_named(tmp_path: Path) -> None:
 
 def test_a_sparse_output_is_named(tmp_path: Path) -> None:
     folder = a_program(tmp_path, Named(lambda self, x: {"y": x.to_sparse()}), (X,), None)
-    runtime = PytorchRuntime(DeviceConfig(pages=4))
+    runtime = PytorchRuntime(WorkerSettings(pages_bytes=4 * PAGE_BYTES))
     with pytest.raises(ModelFailed, match=r"output 'y': layout: got torch.sparse_coo, wanted a dense tensor"):
         runtime.prepare(runtime.inspect(folder), folder)
 
@@ -424,7 +425,7 @@ def test_a_program_that_fails_on_zeros_is_captured_with_the_first_inputs(tmp_pat
     ones = torch.ones(2, 2, dtype=torch.int64)
     folder = a_program(tmp_path, Named(lambda self, x: {"y": 12 // x}), (ones,), (ROWS,))
     with pretend_cuda():
-        runtime = PytorchRuntime(DeviceConfig("cuda:0", 4, 1 << 20))
+        runtime = PytorchRuntime(WorkerSettings(device="cuda:0", pages_bytes=4 * PAGE_BYTES, io_cache_bytes=1 << 20))
         spec = runtime.inspect(folder)
         with pytest.raises(WarmUpFailed, match="ZeroDivisionError"):
             runtime.prepare(spec, folder)
@@ -442,7 +443,7 @@ def test_a_device_is_warmed_up_on_the_given_values(tmp_path: Path) -> None:
     manifest = '[[inputs]]\nname = "x"\ndatatype = "INT64"\nshape = [-1, 2]\nwarmup = [3, 4]\n'
     folder = a_program(tmp_path, Named(lambda self, x: {"y": 12 // x}), (ones,), (ROWS,), manifest)
     with pretend_cuda():
-        runtime = PytorchRuntime(DeviceConfig("cuda:0", 4, 1 << 20))
+        runtime = PytorchRuntime(WorkerSettings(device="cuda:0", pages_bytes=4 * PAGE_BYTES, io_cache_bytes=1 << 20))
         spec = runtime.inspect(folder)
         runtime.prepare(spec, folder)
         model = runtime.open(spec, folder)
@@ -461,7 +462,7 @@ def test_a_program_answers_like_its_module_and_its_answers_outlive_it(
     export = EXPORTS[kind]
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "m").symlink_to(folders(kind).parent)
-    store = a_store(tmp_path, device=DeviceConfig(pages=4))
+    store = a_store(tmp_path, settings=WorkerSettings(pages_bytes=4 * PAGE_BYTES))
     (report,) = store.scan()
     assert report.profile is not None, report.reason
     check_signature(export, report.spec)
@@ -474,7 +475,7 @@ def test_a_program_answers_like_its_module_and_its_answers_outlive_it(
             parts.append((encode_array(name, array)[0], [memoryview(array.tobytes())]))
         rows = parts[0][0].shape[0] if report.spec.batched else 1
         size = report.spec.compiled_batch_size(rows)
-        done = device.run(Operation(1, 0, lane, "m/1", size, rows, inputs=parts))
+        done = device.run(LaneOperation(1, 0, lane, "m/1", size, rows, inputs=parts))
         assert done.status == Status.OK, done.reason
         return done.outputs
 

@@ -12,12 +12,13 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra
 
 from gpu_worker.repository_harness import a_module, a_program, a_store
 from harness.model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
+from horologe_common.models import PAGE_BYTES
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.pytorch import pytorch_runtime
 from horologe_gpu_worker.runtimes.pytorch.host_engine import HostEngine
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def runtime() -> Iterator[PytorchRuntime]:
-    runtime = PytorchRuntime(DeviceConfig(pages=4))
+    runtime = PytorchRuntime(WorkerSettings(pages_bytes=4 * PAGE_BYTES))
     yield runtime
     pool_of(runtime).check()
 
@@ -171,5 +172,5 @@ def test_a_cuda_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     a_pytorch_model(tmp_path / "models")
-    (report,) = a_store(tmp_path, device=DeviceConfig("cuda")).scan()
+    (report,) = a_store(tmp_path, settings=WorkerSettings(device="cuda")).scan()
     assert "worker.device: got 'cuda', wanted a CUDA device" in report.reason

@@ -25,10 +25,11 @@ from horologe_common.clock import ms
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Sleeper
 from horologe_gpu_worker.runtimes.onnx import onnx_runtime as onnx
+from horologe_gpu_worker.runtimes.onnx.sessions import open_session
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,7 +192,7 @@ def test_onnx_bound_to_buffers_answers_like_the_session(tmp_path: Path) -> None:
     folder = an_onnx_model(tmp_path)
     spec = onnx.OnnxRuntime().inspect(folder)
     assert onnx.bindable(spec)
-    model = onnx.BoundModel(spec, onnx._session(folder / "model.onnx", 1, True), "cpu", 0)
+    model = onnx.BoundModel(spec, open_session(folder / "model.onnx", 1, True), "cpu", 0)
     check_echoes(model)
     with pytest.raises(ModelFailed, match="model graph/1: "):
         model.run(1, {"x": np.ones((1, 5), np.float32)})
@@ -199,7 +200,7 @@ def test_onnx_bound_to_buffers_answers_like_the_session(tmp_path: Path) -> None:
 
 
 def test_onnx_keeps_unloaded_sessions_within_its_limit(tmp_path: Path) -> None:
-    runtime = onnx.OnnxRuntime(DeviceConfig(host_bytes=2 * (136 << 10)))  # room for two sessions
+    runtime = onnx.OnnxRuntime(WorkerSettings(host_bytes=2 * (136 << 10)))  # room for two sessions
     folders = [an_onnx_model(tmp_path, name) for name in "abc"]
     specs = [msgspec.structs.replace(runtime.inspect(folder), content_hash="1") for folder in folders]
     for spec, folder in zip(specs, folders, strict=True):
@@ -223,7 +224,7 @@ def test_onnx_without_cuda_names_the_package_that_has_it(tmp_path: Path) -> None
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
     folder = an_onnx_model(tmp_path)
-    runtime = RUNTIMES["onnx"](DeviceConfig("cuda"))
+    runtime = RUNTIMES["onnx"](WorkerSettings(device="cuda"))
     with pytest.raises(InvalidModel, match="CUDA and TensorRT need the extra `onnx-cuda`"):
         runtime.open(runtime.inspect(folder), folder)
 

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array, encode_array
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
@@ -53,7 +53,7 @@ def embeddings(encoder: tuple[ModelSpec, OpenModel], texts: list[NDArray[np.int6
     ]
     shapes = [[header.shape for header, _ in column] for column in columns]
     size = spec.compiled_batch_size(rows)
-    operation = Operation(1, 0, "exec", spec.key, size, rows, inputs=inputs, shapes=shapes)
+    operation = LaneOperation(1, 0, "exec", spec.key, size, rows, inputs=inputs, shapes=shapes)
     space = Workspace()
     outputs = model.run(size, assemble_inputs(operation, True, space))
     [(header, buffer)] = output_tensors(operation, spec, outputs, space)

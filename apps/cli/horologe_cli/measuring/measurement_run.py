@@ -16,7 +16,7 @@ from horologe_common.service.settings import SettingsError, load_settings
 from horologe_gpu_worker.measurement.device_bench import BenchSettings, DeviceBench
 from horologe_gpu_worker.measurement.device_sensor import SensorFailed
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
-from horologe_gpu_worker.settings import WorkerSettings, device_config
+from horologe_gpu_worker.settings import WorkerSettings, resolve_device
 from horologe_planning.interference.coefficients_file import MeasuredRuns, Origin, read_measurements, write_document
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
 from horologe_planning.interference.measurement_plan import RunSizes
@@ -121,7 +121,7 @@ def open_sensor(settings: BenchSettings, no_power: bool) -> DeviceSensor:
     worker = settings.worker
     kind = "host" if no_power else DEVICE_KINDS[worker.device.partition(":")[0]][1]
     try:
-        return DEVICE_SENSORS[kind](device_config(worker), next(iter(settings.folders.values())))
+        return DEVICE_SENSORS[kind](resolve_device(worker), next(iter(settings.folders.values())))
     except SensorFailed as error:
         hint = "--no-power measures without it: plans then ignore the power cap"
         raise SensorFailed(f"{error.reason}. {hint}") from error

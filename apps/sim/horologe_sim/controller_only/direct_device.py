@@ -12,7 +12,7 @@ import msgspec
 
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, ModelReport, Result
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 from horologe_gpu_worker.core.residency import PageCache
 from horologe_sim.engine.simulated_device import LaneInTime, SimModel, SimulatedDevice
 
@@ -90,7 +90,7 @@ class DirectDevice(SimulatedDevice):
             self._end(arrival_ns, arrival_ns, action, Status.TOO_LATE)
             return
         self._actions[action.action_id] = action
-        operation = Operation(
+        operation = LaneOperation(
             action.action_id,
             action.share,
             name,
@@ -100,7 +100,7 @@ class DirectDevice(SimulatedDevice):
         )
         lane.push(arrival_ns, operation)
 
-    def _begin(self, now_ns: int, todo: Operation) -> int:
+    def _begin(self, now_ns: int, todo: LaneOperation) -> int:
         action = self._actions[todo.action_id]
         status = Status.OK
         if isinstance(action, Load):
@@ -113,7 +113,7 @@ class DirectDevice(SimulatedDevice):
         self._end(now_ns, now_ns + took_ns, action, status)
         return now_ns + took_ns
 
-    def _expire(self, now_ns: int, late: Operation) -> None:
+    def _expire(self, now_ns: int, late: LaneOperation) -> None:
         self._end(now_ns, now_ns, self._actions[late.action_id], Status.TOO_LATE)
 
     def _infer_ns(self, now_ns: int, infer: Infer) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.core.lanes import Operation, OperationQueue
+from horologe_gpu_worker.core.lanes import LaneOperation, OperationQueue
 from horologe_sim.engine.noise import Draws
 
 if TYPE_CHECKING:
@@ -124,8 +124,8 @@ class LaneInTime:
 
     def __init__(
         self,
-        begin: Callable[[int, Operation], int],
-        expire: Callable[[int, Operation], None],
+        begin: Callable[[int, LaneOperation], int],
+        expire: Callable[[int, LaneOperation], None],
         schedule: Schedule,
     ) -> None:
         self.lane = OperationQueue()
@@ -135,7 +135,7 @@ class LaneInTime:
         self._schedule = schedule
         self._wake_ns = 0
 
-    def push(self, at_ns: int, operation: Operation) -> None:
+    def push(self, at_ns: int, operation: LaneOperation) -> None:
         """Queue an operation that arrives at `at_ns`. All before can be decided, because later ones arrive later."""
         self.advance(at_ns)
         if self.free_ns < at_ns:
@@ -164,7 +164,7 @@ class LaneInTime:
             todo = lane.pop_startable(now_ns)
             if todo is None:
                 return
-            if isinstance(todo, Operation):
+            if isinstance(todo, LaneOperation):
                 self.free_ns = self._begin(now_ns, todo)
             elif now_ns + todo <= until_ns:
                 self.free_ns = now_ns + todo

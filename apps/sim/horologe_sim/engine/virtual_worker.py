@@ -9,7 +9,7 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Abort, Finished, Operation, not_run
+from horologe_gpu_worker.core.lanes import Abort, Finished, LaneOperation, not_run
 from horologe_sim.engine.simulated_device import LaneInTime, SimulatedDevice
 from horologe_sim.engine.traceable_inputs import outputs_of
 
@@ -75,7 +75,7 @@ class WorkerDevice(SimulatedDevice):
         """Handle a message of the worker's core."""
         in_time = self._lane_of(message.share, message.lane)
         match message:
-            case Operation():
+            case LaneOperation():
                 in_time.lane.push(message)
                 in_time.resume(self.process.now_ns)
             case Abort():
@@ -93,10 +93,10 @@ class WorkerDevice(SimulatedDevice):
         """Resume a lane at `at_ns`, or at the end of a stall."""
         self.process.schedule(at_ns, lambda: resume(self.process.now_ns))
 
-    def _expire(self, now_ns: int, late: Operation) -> None:
+    def _expire(self, now_ns: int, late: LaneOperation) -> None:
         self._report(not_run(late, Status.TOO_LATE, now_ns))
 
-    def _begin(self, now_ns: int, todo: Operation) -> int:
+    def _begin(self, now_ns: int, todo: LaneOperation) -> int:
         """Start an operation. Its lane is busy until the event of its end."""
         status, reason, content_hash = Status.OK, "", None
         duration_ns = self._duration_ns(todo)
@@ -123,7 +123,7 @@ class WorkerDevice(SimulatedDevice):
         self.process.schedule(end_ns, self._on_done, todo, begun)
         return NEVER_NS
 
-    def _on_done(self, todo: Operation, begun: Finished) -> None:
+    def _on_done(self, todo: LaneOperation, begun: Finished) -> None:
         if (now_ns := self.process.now_ns) > begun.end_ns:  # the process stalled meanwhile
             begun = msgspec.structs.replace(begun, end_ns=now_ns, device_ns=now_ns - begun.begin_ns)
         match todo.lane:
@@ -152,7 +152,7 @@ class WorkerDevice(SimulatedDevice):
         self._report(begun)
         self._lane_of(todo.share, todo.lane).release(self.process.now_ns)
 
-    def _run_step(self, todo: Operation, step: Step, begun: Finished) -> Finished:
+    def _run_step(self, todo: LaneOperation, step: Step, begun: Finished) -> Finished:
         """Return the end of a step, with its item. A step of a stream that is not open here is LOST."""
         key, model = (todo.share, todo.model, step.owner, step.stream), self.models[todo.model]
         if self.streams.get(key, 0) != step.number - 1:
@@ -164,7 +164,7 @@ class WorkerDevice(SimulatedDevice):
         outputs = outputs_of(model.report.spec, None, todo.inputs, 1)
         return msgspec.structs.replace(begun, outputs=outputs, more=more)
 
-    def _end_streams(self, todo: Operation) -> None:
+    def _end_streams(self, todo: LaneOperation) -> None:
         for key in list(self.streams):
             share, model, owner, stream = key
             is_meant = share == todo.share and todo.model in ("", model) and owner == todo.owner
@@ -175,7 +175,7 @@ class WorkerDevice(SimulatedDevice):
         self.meter.ended[finished.lane, Status(finished.status).name] += 1
         self.process.post(self.lanes, self.worker, finished)
 
-    def _duration_ns(self, todo: Operation) -> int:
+    def _duration_ns(self, todo: LaneOperation) -> int:
         if todo.lane == "scan":
             return SCAN_NS
         if todo.lane in ("unload", "end") or todo.model not in self.models:

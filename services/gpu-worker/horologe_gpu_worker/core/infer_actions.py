@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horologe_common.models import DTYPES, check_input_names, check_tensor, check_variable_dimensions
 from horologe_common.status import InvalidInput, Status, TooLarge
 from horologe_common.string_tensors import check_strings
 from horologe_common.wire import RowStatus, Tensor
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 from horologe_gpu_worker.core.stream_step import Step
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ class IoCache:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         self._held: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     def acquire(self, action_id: int, size: int) -> bool:
         """Add `size` bytes to the action. Return False and add nothing if the sum would exceed the limit."""
@@ -132,28 +129,6 @@ class EarlyInputs:
 
 class InferAction:
     """An INFER action. `awaited` counts the rows that have neither inputs nor a failure yet."""
-
-    __slots__ = (
-        "_rows_by_input",
-        "awaited",
-        "batch_size",
-        "cancelled",
-        "controller",
-        "failed",
-        "infer",
-        "inline_io",
-        "inputs",
-        "lane",
-        "lanes_end_ns",
-        "more",
-        "ready_ns",
-        "rows",
-        "spec",
-        "start_partial",
-        "started",
-        "step",
-        "timing",
-    )
 
     def __init__(self, infer: Infer, spec: ModelSpec, controller: str) -> None:
         self.infer = infer
@@ -256,7 +231,7 @@ class InferAction:
         for index, row in enumerate(self.infer.rows if self.awaited else ()):
             self.fail_row(index, Status.MISSING_INPUT, f"input {row.input_id} had not arrived by the end of the window")
 
-    def build_operation(self, lane: str) -> Operation | None:
+    def build_operation(self, lane: str) -> LaneOperation | None:
         """Build the operation for `lane` from the rows that have inputs; None if no row has inputs.
 
         The batch is padded to the smallest compiled size that holds the rows.
@@ -274,7 +249,7 @@ class InferAction:
             self.batch_size = spec.compiled_batch_size(self.rows)
         columns = [[inputs[column] for _, inputs in rows] for column in range(len(rows[0][1]))]
         shapes = _differing_shapes(columns) if spec.padded else []
-        return Operation(
+        return LaneOperation(
             infer.action_id,
             infer.share,
             lane,
@@ -313,8 +288,6 @@ class InferAction:
 
     def failed_rows(self) -> tuple[RowStatus, ...]:
         """Return the status of every failed row; `submit_id` is the row's index in the batch."""
-        if not self.failed:
-            return ()
         return tuple(
             RowStatus(index, 0, int(status), reason) for index, (status, reason) in sorted(self.failed.items())
         )
@@ -323,11 +296,12 @@ class InferAction:
 def _order_inputs(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers: Sequence[Buffer]) -> RowInputs:
     """Return headers and bytes in the order of the signature. Raises `InvalidInput` if they do not fit it."""
     inputs = list(zip(headers, buffers, strict=True))
-    if [tensor.name for tensor in headers] != [want.name for want in spec.inputs]:
-        inputs = _order_by_name(spec, inputs)
+    if (names := [tensor.name for tensor in headers]) != [want.name for want in spec.inputs]:
+        check_input_names(spec, names)
+        given = dict(zip(names, inputs, strict=True))
+        inputs = [given[want.name] for want in spec.inputs if want.name in given]
     first, wanted = int(spec.batched), spec.inputs
     if len(inputs) < len(wanted):
-        names = {tensor.name for tensor in headers}
         wanted = tuple(want for want in wanted if want.name in names)
     for want, (got, _) in zip(wanted, inputs, strict=True):
         if got.datatype != want.datatype or got.shape[first:] != want.shape[first:]:
@@ -337,12 +311,6 @@ def _order_inputs(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers
     if spec.variable_dimensions:
         check_variable_dimensions(spec, {tensor.name: tensor.shape for tensor, _ in inputs})
     return inputs
-
-
-def _order_by_name(spec: ModelSpec, inputs: RowInputs) -> RowInputs:
-    check_input_names(spec, [tensor.name for tensor, _ in inputs])
-    names: dict[str, Any] = {entry[0].name: entry for entry in inputs}
-    return [names[want.name] for want in spec.inputs if want.name in names]
 
 
 def _concatenate_rows(parts: RowInputs, count: int, batched: bool, different: bool) -> tuple[Tensor, list[Buffer]]:

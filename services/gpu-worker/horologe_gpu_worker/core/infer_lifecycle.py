@@ -12,7 +12,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
 from horologe_gpu_worker.core.infer_actions import EarlyInputs, InferAction, IoCache
-from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
+from horologe_gpu_worker.core.lanes import Abort, Finished, LaneOperation
 from horologe_gpu_worker.core.responses import batch_outputs
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class InferLifecycle:
         """Send the action to its next lane. EXEC inherits the window; OUTPUT runs at once (Clockwork section 5.2)."""
         infer, action.lane = action.infer, lane
         earliest_ns, latest_ns = (infer.earliest_ns, infer.latest_ns) if lane == "exec" else (0, NEVER_NS)
-        operation = Operation(
+        operation = LaneOperation(
             infer.action_id,
             infer.share,
             lane,

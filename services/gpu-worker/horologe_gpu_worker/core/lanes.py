@@ -30,7 +30,7 @@ FAILURES = ("REFUSED", "FAILED", "TOO_LATE")
 FAILURE_CAUSES = ("error", "crash", "hang", "restarting")
 
 
-class Operation(msgspec.Struct, frozen=True, gc=False):
+class LaneOperation(msgspec.Struct, frozen=True, gc=False):
     """The part of an action that one lane runs, sent from the worker core to its lanes. Never leaves the process."""
 
     action_id: int
@@ -119,9 +119,17 @@ class ModelsChanged(msgspec.Struct, frozen=True, gc=False):
     names: tuple[str, ...]
 
 
-def not_run(operation: Operation, status: Status, now_ns: int, reason: str = "") -> Finished:
+def finish(
+    operation: LaneOperation, status: Status, begin_ns: int, end_ns: int, device_ns: int = 0, **result: Any
+) -> Finished:
+    """Return the Finished message of an operation with these further fields. `device_ns` 0: `end_ns` - `begin_ns`."""
+    took_ns = device_ns or end_ns - begin_ns
+    return Finished(operation.action_id, operation.lane, status, begin_ns, end_ns, took_ns, **result)
+
+
+def not_run(operation: LaneOperation, status: Status, now_ns: int, reason: str = "") -> Finished:
     """Return the Finished message of an operation that never ran."""
-    return Finished(operation.action_id, operation.lane, status, now_ns, now_ns, reason=reason)
+    return finish(operation, status, now_ns, now_ns, reason=reason)
 
 
 class OperationQueue:
@@ -133,19 +141,19 @@ class OperationQueue:
     def __init__(self) -> None:
         self._order: IndexedHeap[int, tuple[int, int]] = IndexedHeap()
         """Action ids by (earliest_ns, arrival)."""
-        self._operations: dict[int, Operation] = {}
+        self._operations: dict[int, LaneOperation] = {}
         self._arrivals = 0
 
     def __len__(self) -> int:
         return len(self._operations)
 
-    def push(self, operation: Operation) -> None:
+    def push(self, operation: LaneOperation) -> None:
         """Queue an operation. An action has at most one operation in a lane."""
         self._arrivals += 1
         self._operations[operation.action_id] = operation
         self._order.push(operation.action_id, (operation.earliest_ns, self._arrivals))
 
-    def pop_expired(self, now_ns: int) -> Operation | None:
+    def pop_expired(self, now_ns: int) -> LaneOperation | None:
         """Remove and return an operation whose window closed before its turn; it must not run.
 
         Call until None, before `pop_startable`.
@@ -155,7 +163,7 @@ class OperationQueue:
             return None
         return self._pop_first()
 
-    def pop_startable(self, now_ns: int) -> Operation | int | None:
+    def pop_startable(self, now_ns: int) -> LaneOperation | int | None:
         """Remove and return the operation to begin at `now_ns`.
 
         If none can begin, return the time in ns until the first can, or None if the lane is empty. The returned
@@ -169,7 +177,7 @@ class OperationQueue:
         earliest_ns = first[0][0]
         return self._pop_first() if earliest_ns <= now_ns else earliest_ns - now_ns
 
-    def remove_operation(self, action_id: int) -> Operation | None:
+    def remove_operation(self, action_id: int) -> LaneOperation | None:
         """Remove and return the queued operation of this action; None if it is not queued."""
         self._order.remove(action_id)
         return self._operations.pop(action_id, None)
@@ -178,7 +186,7 @@ class OperationQueue:
         self._order.check()
         assert set(self._order) == set(self._operations)
 
-    def _pop_first(self) -> Operation:
+    def _pop_first(self) -> LaneOperation:
         return self._operations.pop(self._order.pop()[1])
 
 
@@ -198,7 +206,7 @@ class LaneMetrics:
     def __len__(self) -> int:
         return len(self._possible_ns)
 
-    def record_queued(self, now_ns: int, operation: Operation) -> None:
+    def record_queued(self, now_ns: int, operation: LaneOperation) -> None:
         """Record that an operation was queued."""
         self._possible_ns[operation.action_id] = max(now_ns, operation.earliest_ns)
 

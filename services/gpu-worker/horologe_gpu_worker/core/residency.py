@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Load, Result, Share, Unload
-from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
 Requester = tuple[str, int]
-"""Address of the controller that sent an action, and the id of the action."""
+"""Address of the controller that sent an action or a Scan, and its id."""
 
 
 class PageCache:
@@ -114,22 +114,23 @@ class Residency:
 
         Send OK at once if the model is loaded, REFUSED if too few pages are free, TOO_LATE if the window has closed.
         """
+        requester = sender, load.action_id
         if load.model in self._load_requesters:
-            self._load_requesters[load.model].append((sender, load.action_id))
+            self._load_requesters[load.model].append(requester)
         elif load.action_id in self.loads:
-            self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, "an action with this id is pending")
+            self._send_result(now_ns, requester, Status.REFUSED, "an action with this id is pending")
         elif load.model in self.pages:
-            self._send_result(now_ns, (sender, load.action_id))
+            self._send_result(now_ns, requester)
         elif now_ns > load.latest_ns:
-            self._send_result(now_ns, (sender, load.action_id), Status.TOO_LATE)
+            self._send_result(now_ns, requester, Status.TOO_LATE)
         elif not self.pages.allocate(load.model, spec.pages):
             free = f"{self.pages.free_pages:g} of {self.pages.total} are free"
             reason = f"pages: {load.model} needs {spec.pages:g}, {free}"
-            self._send_result(now_ns, (sender, load.action_id), Status.REFUSED, reason)
+            self._send_result(now_ns, requester, Status.REFUSED, reason)
         else:
-            self._load_requesters[load.model] = [(sender, load.action_id)]
+            self._load_requesters[load.model] = [requester]
             self.loads[load.action_id] = load.model
-            operation = Operation(
+            operation = LaneOperation(
                 load.action_id,
                 self.share,
                 "load",
@@ -202,7 +203,7 @@ class Residency:
     def _release_model(self, model: str, action_id: int) -> None:
         """Free the pages at once. The load lane frees the memory before it runs any later LOAD."""
         self.pages.free(model)
-        self.out.append(Out(self.lanes, Operation(action_id, self.share, "unload", model)))
+        self.out.append(Out(self.lanes, LaneOperation(action_id, self.share, "unload", model)))
 
     def _send_result(self, now_ns: int, requester: Requester, status: Status = Status.OK, reason: str = "") -> None:
         self.out.append(Out(requester[0], Result(requester[1], int(status), now_ns, now_ns, reason=reason)))

@@ -10,7 +10,7 @@ from horologe_common.wire import Outputs, RowStatus, Tensor
 from horologe_common.wire.frames import concat_rows, split_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_gpu_worker.core.infer_actions import InferAction
@@ -101,20 +101,6 @@ def _select_rows(
     return selected
 
 
-class RowSegment:
-    """Consecutive rows of a batch. Rows of a segment without `fits` are not sent."""
-
-    def __init__(self, fits: bool) -> None:
-        self.fits = fits
-        self.items: list[RowStatus] = []
-        self.rows = self.size = 0
-
-    def append(self, item: RowStatus, rows: int, size: int) -> None:
-        self.items.append(item)
-        self.rows += rows
-        self.size += size
-
-
 def divide_outputs(
     items: Sequence[RowStatus], outputs: Sequence[tuple[Tensor, Buffer]], limit: int, batched: bool
 ) -> list[tuple[Sequence[RowStatus], Sequence[tuple[Tensor, Buffer]]]]:
@@ -122,35 +108,33 @@ def divide_outputs(
 
     A request whose outputs alone exceed the limit gets TOO_LARGE, and no outputs. The others are answered as usual.
     """
-    counts = [item.rows for item in items if item.status == Status.OK]
-    if batched:
-        parts = [split_rows(tensor, buffer, counts) for tensor, buffer in outputs]
-        sizes = [sum(len(part) for _, part in request) for request in zip(*parts, strict=True)]
-    else:
-        sizes = [sum(len(buffer) for _, buffer in outputs)]
-    segments = _divide(items, sizes, limit)
+    answered = [item for item in items if item.status == Status.OK]
     without = [item for item in items if item.status != Status.OK]
-    without += [item for segment in segments if not segment.fits for item in segment.items]
-    sent = [segment for segment in segments if segment.fits]
-    if not sent:
-        return [(without, ())]
-    rows = [segment.rows for segment in segments]
-    columns = [split_rows(tensor, buffer, rows) for tensor, buffer in outputs]
-    tensors = [part for part, segment in zip(zip(*columns, strict=True), segments, strict=True) if segment.fits]
-    sent[0].items += without
-    return [(segment.items, part) for segment, part in zip(sent, tensors, strict=True)]
-
-
-def _divide(items: Iterable[RowStatus], sizes: Iterable[int], limit: int) -> list[RowSegment]:
-    """Return the segments of the rows that have outputs, in their order."""
-    segments: list[RowSegment] = []
-    for item, size in zip((item for item in items if item.status == Status.OK), sizes, strict=True):
+    segments: list[tuple[bool, list[RowStatus]]] = []  # consecutive requests, and whether they are sent
+    segment_size = 0
+    for item, size in zip(answered, _output_sizes(answered, outputs, batched), strict=True):
         fits = size <= limit
-        if not segments or segments[-1].fits != fits or segments[-1].size + size > limit:
-            segments.append(RowSegment(fits))
-        if fits:
-            segments[-1].append(item, item.rows, size)
-        else:
+        if not fits:
             reason = f"outputs: got {size} bytes, wanted at most {limit} (links.max_frame_bytes)"
-            segments[-1].append(RowStatus(item.id, 0, int(Status.TOO_LARGE), reason), item.rows, size)
-    return segments
+            without.append(RowStatus(item.id, 0, int(Status.TOO_LARGE), reason))
+        if not segments or segments[-1][0] != fits or segment_size + size > limit:
+            segments.append((fits, []))
+            segment_size = 0
+        segments[-1][1].append(item)
+        segment_size += size
+    if not any(fits for fits, _ in segments):
+        return [(without, ())]
+    rows = [sum(item.rows for item in segment) for _, segment in segments]
+    columns = [split_rows(tensor, buffer, rows) for tensor, buffer in outputs]
+    tensors = zip(*columns, strict=True)
+    messages = [(segment, part) for (fits, segment), part in zip(segments, tensors, strict=True) if fits]
+    messages[0][0].extend(without)
+    return list(messages)
+
+
+def _output_sizes(answered: Sequence[RowStatus], outputs: Sequence[tuple[Tensor, Buffer]], batched: bool) -> list[int]:
+    """Return the bytes of the outputs of each request."""
+    if not batched:
+        return [sum(len(buffer) for _, buffer in outputs)]
+    parts = [split_rows(tensor, buffer, [item.rows for item in answered]) for tensor, buffer in outputs]
+    return [sum(len(part) for _, part in request) for request in zip(*parts, strict=True)]

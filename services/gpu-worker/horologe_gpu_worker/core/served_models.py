@@ -8,7 +8,7 @@ versions change: a version that can be served does not wait for the others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,7 +16,7 @@ from horologe_common.clock import ms, us
 from horologe_common.core.protocol import Out
 from horologe_common.models import Profile
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.lanes import LaneOperation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelReport
     from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle
     from horologe_gpu_worker.core.lanes import Finished, VersionScanned
-    from horologe_gpu_worker.core.residency import Residency
+    from horologe_gpu_worker.core.residency import Requester, Residency
 
-Requester = tuple[str, int]
-"""Address of the controller that sent a Scan, and the id of the Scan."""
 REQUESTERS_MAX = 1024
 """Limit of Scans of a model that wait for its next scan. Further ones are dropped."""
 FIRST_ID = 1 << 63
@@ -43,13 +41,6 @@ FIRST_RUNS = 5
 slow, because the model has had no warm-up. The median does not count it."""
 
 
-class _Replacement(NamedTuple):
-    """A share that replaces its copy of a model."""
-
-    share: int
-    model: str
-
-
 class _Scan:
     def __init__(self, name: str, requesters: list[Requester]) -> None:
         self.name = name
@@ -57,8 +48,8 @@ class _Scan:
         """Empty for the scan with which the worker starts."""
         self.scanned: dict[str, ModelReport | None] | None = None
         """Result by key, once it has arrived; None for a model that is not in the repository any more."""
-        self.replacements: dict[_Replacement, int] = {}
-        """Replacements that have not ended, with the id of their operation; 0: not begun."""
+        self.replacements: dict[tuple[int, str], int] = {}
+        """Share and model whose copy is replaced -> id of the operation; 0: it has not begun."""
         self.old_actions: dict[int, bool] | None = None
         """Actions in lanes when the last replacement ended, which may have run on the old content."""
 
@@ -157,17 +148,17 @@ class ServedModels:
             elif report.profile is None and holders:
                 scanned[key] = msgspec.structs.replace(old, reason=report.reason)
             elif report.profile is not None and report.spec.content_hash != old.spec.content_hash:
-                scan.replacements |= dict.fromkeys([_Replacement(share.share, key) for share in holders], 0)
+                scan.replacements |= dict.fromkeys([(share.share, key) for share in holders], 0)
 
     def finish_replacement(self, finished: Finished) -> None:
         """End the replacement. If the new content could not be opened, unload the model from the share."""
         for scan in self.running.values():
-            for replacement, operation_id in list(scan.replacements.items()):
+            for (share, model), operation_id in list(scan.replacements.items()):
                 if operation_id == finished.action_id:
-                    del scan.replacements[replacement]
-                    share, report = self._shares[replacement.share], self.find_for_load(replacement.model)
+                    del scan.replacements[share, model]
+                    report = self.find_for_load(model)
                     pages = report.spec.pages if report and finished.status == Status.OK else 0
-                    share.resize_model(replacement.model, pages, operation_id)
+                    self._shares[share].resize_model(model, pages, operation_id)
 
     def tick(self, now_ns: int) -> list[Requester] | None:
         """Start scans and replacements. Return the requesters of scans that have been completed.
@@ -198,9 +189,9 @@ class ServedModels:
 
     def _is_complete(self, scan: _Scan) -> bool:
         """Start the replacements, and return whether no share can run the old content any more."""
-        for replacement, operation_id in list(scan.replacements.items()):
+        for (share, model), operation_id in list(scan.replacements.items()):
             if not operation_id:
-                self._start_replacement(scan, replacement)
+                self._start_replacement(scan, self._shares[share], model)
         if scan.replacements:
             return False
         if scan.old_actions is None:
@@ -210,20 +201,19 @@ class ServedModels:
         scan.old_actions = {key: True for key in scan.old_actions if key in self._infers}
         return not scan.old_actions
 
-    def _start_replacement(self, scan: _Scan, replacement: _Replacement) -> None:
+    def _start_replacement(self, scan: _Scan, share: Residency, model: str) -> None:
         """Open the new content beside the old copy, unless that was unloaded or the new content needs more pages.
 
         The controller plans a LOAD that needs more pages. A copy that is being loaded is replaced after its LOAD.
         """
-        share, report = self._shares[replacement.share], self.find_for_load(replacement.model)
-        if share.is_loading(replacement.model):
+        if share.is_loading(model):
             return
-        held = share.pages.held.get(replacement.model, 0)
-        if report is None or report.spec.pages > held:
-            del scan.replacements[replacement]
-            share.resize_model(replacement.model, 0, self._next_id())
+        report = self.find_for_load(model)
+        if report is None or report.spec.pages > share.pages.held.get(model, 0):
+            del scan.replacements[share.share, model]
+            share.resize_model(model, 0, self._next_id())
         else:
-            scan.replacements[replacement] = self._post("replace", replacement.share, replacement.model)
+            scan.replacements[share.share, model] = self._post("replace", share.share, model)
 
     def _complete_scan(self, scan: _Scan) -> None:
         for key, report in (scan.scanned or {}).items():
@@ -248,7 +238,7 @@ class ServedModels:
 
     def _post(self, lane: str, share: int, model: str) -> int:
         operation_id = self._next_id()
-        self.out.append(Out(self._lanes, Operation(operation_id, share, lane, model)))
+        self.out.append(Out(self._lanes, LaneOperation(operation_id, share, lane, model)))
         return operation_id
 
     def _next_id(self) -> int:

@@ -29,7 +29,7 @@ from horologe_common.wire import (
     Unload,
 )
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
-from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, ModelsChanged, Operation, VersionScanned
+from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, LaneOperation, ModelsChanged, VersionScanned
 from horologe_gpu_worker.core.residency import Residency
 from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
@@ -161,7 +161,7 @@ class Worker:
         forwarded = outs.copy()
         outs.clear()
         for out in forwarded:
-            if isinstance(out.message, Operation):
+            if isinstance(out.message, LaneOperation):
                 self.lane_metrics.record_queued(now_ns, out.message)
                 self.out.append(out)
             elif isinstance(out.message, Result) and self.controllers and out.to not in self.controllers:
@@ -246,7 +246,7 @@ class Worker:
 
     def _end_streams(self, share: int, model: str, owner: str, streams: tuple[int, ...] = ()) -> None:
         self._ends += 1  # no action has such an id
-        self.out.append(Out(self.lanes, Operation(-self._ends, share, "end", model, owner=owner, streams=streams)))
+        self.out.append(Out(self.lanes, LaneOperation(-self._ends, share, "end", model, owner=owner, streams=streams)))
 
     def _on_cancel(self, now_ns: int, sender: str, cancel: Cancel, buffers: Sequence[Buffer]) -> None:
         """Cancel actions. The ids of a controller's Cancel are action ids."""

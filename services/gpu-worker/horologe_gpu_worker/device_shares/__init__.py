@@ -15,7 +15,7 @@ from horologe_common.service.service import boot_id
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import GPU_ID
 from horologe_common.wire import DeviceInfo
-from horologe_gpu_worker.settings import WorkerSettings, device_config
+from horologe_gpu_worker.settings import WorkerSettings
 
 MECHANISMS = ("mps", "mig", "cpu")
 """Mechanisms with a module of this package. Its function `enter` limits this process, before a model is opened, and
@@ -34,7 +34,7 @@ class EnteredShare(NamedTuple):
 
 def chosen_mechanism(settings: WorkerSettings) -> str:
     """Return the mechanism that the settings choose. Raises SettingsError for settings that contradict each other."""
-    percent, on_cuda = settings.share_percent, device_config(settings).cuda is not None
+    percent, on_cuda = settings.share_percent, settings.cuda is not None
     if not (isfinite(percent) and 0 < percent <= 100):
         raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted above 0 and at most 100")
     mechanism: str = settings.share_mechanism
@@ -58,13 +58,13 @@ def device_id(settings: WorkerSettings) -> str:
     """
     if settings.device_id:
         return settings.device_id
-    own = device_config(settings).cuda is None and settings.share_percent == 100
+    own = settings.cuda is None and settings.share_percent == 100
     return "/".join((boot_id(), settings.device, *((settings.name,) if own else ())))
 
 
 def select_gpu(settings: WorkerSettings) -> None:
     """Have CUDA see only the GPU of `worker.device_id`, as its first device. Raises SettingsError for others."""
-    if device_config(settings).cuda != 0:
+    if settings.cuda != 0:
         raise SettingsError(f"setting worker.device: got {settings.device!r}, wanted cuda: worker.device_id is a GPU")
     os.environ["CUDA_VISIBLE_DEVICES"] = settings.device_id
 
@@ -83,8 +83,8 @@ def enter_share(settings: WorkerSettings) -> EnteredShare:
 
 def _enter_unlimited(settings: WorkerSettings) -> EnteredShare:
     """Return a share that needs no step: of a whole device, of a container with limits, of an emulated device."""
-    if (cuda := device_config(settings).cuda) is not None:
-        from horologe_gpu_worker.device_shares.gpu_description import describe_cuda_device
+    if (cuda := settings.cuda) is not None:
+        from horologe_gpu_worker.nvml import describe_cuda_device
 
         return EnteredShare(describe_cuda_device(settings, cuda), settings.share_percent)
     device = DeviceInfo(device_id(settings), settings.hardware or settings.device)

@@ -11,9 +11,8 @@ import pynvml
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import GPU_ID
 from horologe_gpu_worker.device_shares import EnteredShare
-from horologe_gpu_worker.device_shares.gpu_description import describe_gpu
 from horologe_gpu_worker.file_lock import lock_file
-from horologe_gpu_worker.settings import device_config
+from horologe_gpu_worker.nvml import describe_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +38,7 @@ def enter(settings: WorkerSettings) -> EnteredShare:
     Only a slice that CUDA_VISIBLE_DEVICES names, or of the GPU that `worker.device_id` names, if they do. Raises
     SettingsError without NVML, or if no slice of this size is free.
     """
-    if device_config(settings).cuda != 0:
+    if settings.cuda != 0:
         raise SettingsError(f"setting worker.device: got {settings.device!r}, wanted cuda for share_mechanism 'mig'")
     try:
         pynvml.nvmlInit()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.device_shares import EnteredShare
-from horologe_gpu_worker.device_shares.gpu_description import describe_cuda_device
-from horologe_gpu_worker.settings import device_config
+from horologe_gpu_worker.nvml import describe_cuda_device
 
 if TYPE_CHECKING:
     from horologe_gpu_worker.settings import WorkerSettings
@@ -32,4 +31,4 @@ def enter(settings: WorkerSettings) -> EnteredShare:
             f"`nvidia-cuda-mps-control -d`, or set {PIPES}"
         )
     os.environ[PERCENTAGE] = f"{percent:g}"
-    return EnteredShare(describe_cuda_device(settings, device_config(settings).cuda or 0), percent)
+    return EnteredShare(describe_cuda_device(settings, settings.cuda or 0), percent)

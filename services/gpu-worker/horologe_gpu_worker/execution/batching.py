@@ -13,7 +13,7 @@ from horologe_common.status import ModelFailed
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import concat_rows, decode_array, encode_array
 from horologe_gpu_worker.execution.workspace import Workspace, aligned_size
-from horologe_gpu_worker.repository.model_signature import shape_for
+from horologe_gpu_worker.repository.model_signature import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,27 +22,23 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_gpu_worker.core.lanes import Operation
+    from horologe_gpu_worker.core.lanes import LaneOperation
     from horologe_gpu_worker.runtime import Shapes
 
 
 def workspace_bytes(spec: ModelSpec) -> int:
     """Return the bytes of the inputs of the largest batch at the profile's length. Longer inputs grow the workspace."""
-    return sum(
-        aligned_size(math.prod(shape_for(spec, tensor, spec.max_batch)) * DTYPES[tensor.datatype].itemsize)
-        for tensor in spec.inputs
-        if tensor.datatype != "BYTES"
-    )
+    return sum(aligned_size(tensor_bytes(spec, tensor, spec.max_batch)) for tensor in spec.inputs)
 
 
-def batch_shapes(operation: Operation, spec: ModelSpec) -> Shapes:
+def batch_shapes(operation: LaneOperation, spec: ModelSpec) -> Shapes:
     """Return the shapes of a batch's inputs, in the order of the signature."""
     shapes = {tensor.name: tuple(tensor.shape) for tensor, _ in operation.inputs}
     rows = (operation.batch_size,) if spec.batched else ()
     return tuple((*rows, *shapes[tensor.name][len(rows) :]) for tensor in spec.inputs)
 
 
-def lengthen_rows(operation: Operation, spec: ModelSpec, shapes: Shapes) -> Operation:
+def lengthen_rows(operation: LaneOperation, spec: ModelSpec, shapes: Shapes) -> LaneOperation:
     """Return the operation with rows that are padded to these shapes of the batch."""
     wanted = {tensor.name: shape for tensor, shape in zip(spec.inputs, shapes, strict=True)}
     inputs, parts_shapes = [], []
@@ -55,7 +51,7 @@ def lengthen_rows(operation: Operation, spec: ModelSpec, shapes: Shapes) -> Oper
 
 
 def assemble_inputs(
-    operation: Operation, batched: bool, space: Workspace, copy_all: bool = False
+    operation: LaneOperation, batched: bool, space: Workspace, copy_all: bool = False
 ) -> dict[str, NDArray[Any]]:
     """Build the input arrays of a batch of `batch_size` rows: the rows of requests in order, then the last row
     repeated.
@@ -116,7 +112,7 @@ def _padded_array(
 
 
 def output_tensors(
-    operation: Operation, spec: ModelSpec, outputs: Mapping[str, NDArray[Any]], space: Workspace
+    operation: LaneOperation, spec: ModelSpec, outputs: Mapping[str, NDArray[Any]], space: Workspace
 ) -> list[tuple[Tensor, Buffer]]:
     """Return header and bytes of every output without padding rows, in the order of the signature.
 

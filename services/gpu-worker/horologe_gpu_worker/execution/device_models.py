@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, Status, describe_exception
-from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation, finish, not_run
 from horologe_gpu_worker.execution.batching import (
     assemble_inputs,
     batch_shapes,
@@ -20,32 +20,19 @@ from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.runtime import StagedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
+    from horologe_gpu_worker.repository.modelstore import ModelStore
     from horologe_gpu_worker.runtime import OpenModel, Shapes
-
-NONE_FAILED: Mapping[int, str] = {}
 
 log = logger("device")
 
 
-class ModelSource(Protocol):
-    """The methods of the model store that a device uses (modelstore.py)."""
-
-    def open(self, spec: ModelSpec) -> OpenModel: ...
-
-    def spec(self, key: str) -> ModelSpec: ...
-
-    def is_open(self, key: str) -> bool: ...
-
-
 class _LoadedModel:
     """A model in memory. The lock prevents UNLOAD from closing it during an EXEC."""
-
-    __slots__ = ("closed", "lock", "model", "spec", "staging", "typical_ns")
 
     def __init__(self, model: OpenModel, spec: ModelSpec) -> None:
         self.model = model
@@ -80,14 +67,14 @@ class DeviceModels:
     `check_device` is called after an operation has failed.
     """
 
-    def __init__(self, store: ModelSource, check_device: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: ModelStore, check_device: Callable[[], None] = lambda: None) -> None:
         self._store = store
         self._check_device = check_device
         self._loaded: dict[str, _LoadedModel] = {}
         self._loading = Lock()
         """Held to change `_loaded`: LOAD and UNLOAD run on one lane, replacements on another."""
         self._space = Workspace()
-        self._handlers: dict[str, Callable[[Operation], Finished]] = {
+        self._handlers: dict[str, Callable[[LaneOperation], Finished | None]] = {
             "load": self._load,
             "unload": self._unload,
             "input": self._input,
@@ -97,11 +84,12 @@ class DeviceModels:
             "end": self._end_streams,
         }
 
-    def run(self, operation: Operation) -> Finished:
+    def run(self, operation: LaneOperation) -> Finished:
         """Run the operation. An error becomes a Finished with status FAILED, or REFUSED, and the reason."""
         begin_ns, status = monotonic_ns(), Status.FAILED
         try:
-            return self._handlers[operation.lane](operation)
+            finished = self._handlers[operation.lane](operation)
+            return finished or _succeeded(operation, begin_ns)
         except (Refused, Lost) as error:
             write = log.warning if operation.step is None else log.debug  # of a stream: its client gets the reason
             write("operation refused", lane=operation.lane, model=operation.model, reason=error.reason)
@@ -115,20 +103,17 @@ class DeviceModels:
             reason, cause = f"model {operation.model}: {describe_exception(error)}", "error"
         if status == Status.FAILED:
             self._check_device()
-        end_ns, failure = monotonic_ns(), (operation.model, cause) if cause else None
-        took_ns = end_ns - begin_ns
-        return Finished(
-            operation.action_id, operation.lane, status, begin_ns, end_ns, took_ns, reason=reason, failure=failure
-        )
+        failure = (operation.model, cause) if cause else None
+        return finish(operation, status, begin_ns, monotonic_ns(), reason=reason, failure=failure)
 
-    def loads_at_once(self, operation: Operation) -> bool:
+    def loads_at_once(self, operation: LaneOperation) -> bool:
         """Return True if this LOAD or UNLOAD neither opens a model nor waits for an EXEC."""
         loaded = self._loaded.get(operation.model)
         if operation.lane == "load":
             return loaded is not None or self._store.is_open(operation.model)
         return operation.lane == "unload" and (loaded is None or not loaded.lock.locked())
 
-    def exec_ns(self, operation: Operation) -> int:
+    def exec_ns(self, operation: LaneOperation) -> int:
         """Return the probable time of this EXEC: the expected time, or the median of the model's runs if it is smaller.
 
         The expected time is a high quantile, which other processes on a busy machine increase. It applies to models
@@ -142,15 +127,13 @@ class DeviceModels:
     def close(self) -> None:
         """Close every model. Call at the end of the process."""
         for model in list(self._loaded):
-            self._unload(Operation(0, 0, "unload", model))
+            self._unload(LaneOperation(0, 0, "unload", model))
 
-    def _load(self, operation: Operation) -> Finished:
-        begin_ns = monotonic_ns()
+    def _load(self, operation: LaneOperation) -> None:
         if operation.model not in self._loaded:
             loaded = self._open(operation.model)
             with self._loading:
                 self._loaded[operation.model] = loaded
-        return _finished(operation, begin_ns)
 
     def _open(self, model: str) -> _LoadedModel:
         spec = self._store.spec(model)
@@ -158,17 +141,14 @@ class DeviceModels:
         self._space.reserve(workspace_bytes(spec))
         return loaded
 
-    def _unload(self, operation: Operation) -> Finished:
-        begin_ns = monotonic_ns()
+    def _unload(self, operation: LaneOperation) -> None:
         with self._loading:
             loaded = self._loaded.pop(operation.model, None)
         if loaded:
             loaded.close()
-        return _finished(operation, begin_ns)
 
-    def _replace(self, operation: Operation) -> Finished:
+    def _replace(self, operation: LaneOperation) -> None:
         """Open the present content of a loaded model, which serves meanwhile, and close the old one after its EXEC."""
-        begin_ns = monotonic_ns()
         old = self._loaded.get(operation.model)
         if old is not None and old.spec.content_hash != self._store.spec(operation.model).content_hash:
             unused = self._open(operation.model)
@@ -176,19 +156,16 @@ class DeviceModels:
                 if self._loaded.get(operation.model) is old:
                     self._loaded[operation.model], unused = unused, old
             unused.close()
-        return _finished(operation, begin_ns)
 
-    def _end_streams(self, operation: Operation) -> Finished:
+    def _end_streams(self, operation: LaneOperation) -> None:
         """Drop the state of streams, after the running EXEC of their model."""
-        begin_ns = monotonic_ns()
         for model, loaded in list(self._loaded.items()):
             if loaded.spec.streams and operation.model in ("", model):
                 with loaded.lock:
                     if not loaded.closed:
                         loaded.model.end_streams(operation.owner, operation.streams)
-        return _finished(operation, begin_ns)
 
-    def _exec(self, operation: Operation) -> Finished:
+    def _exec(self, operation: LaneOperation) -> Finished:
         loaded = self._loaded.get(operation.model)
         if loaded is None:
             return _not_loaded(operation)
@@ -209,19 +186,19 @@ class DeviceModels:
                 return not_run(operation, Status.TOO_LATE, begin_ns, "the window closed while the inputs were prepared")
             if staged is not None and loaded.staging:
                 loaded.staging.execute(operation.batch_size, staged)
-                return _finished(operation, begin_ns, staged=_Staged(loaded, staged), device_ns=staged.device_ns)
+                return _succeeded(operation, begin_ns, staged=_Staged(loaded, staged), device_ns=staged.device_ns)
             outputs, more, failed = _run(loaded, operation, inputs)
             end_ns = monotonic_ns()
         loaded.observe_exec(operation.batch_size, end_ns - begin_ns)
         if staged is not None:
-            return _finished(operation, begin_ns, end_ns, staged=_Staged(loaded, outputs), failed=failed)
+            return _succeeded(operation, begin_ns, end_ns, staged=_Staged(loaded, outputs), failed=failed)
         tensors = [] if outputs is None else output_tensors(operation, loaded.spec, outputs, self._space)
         content_hash = loaded.spec.content_hash
-        return _finished(
+        return _succeeded(
             operation, begin_ns, end_ns, outputs=tensors, content_hash=content_hash, more=more, failed=failed
         )
 
-    def _input(self, operation: Operation) -> Finished:
+    def _input(self, operation: LaneOperation) -> Finished:
         begin_ns = monotonic_ns()
         loaded = self._loaded.get(operation.model)
         if loaded is None:
@@ -230,12 +207,12 @@ class DeviceModels:
             operation, shapes = _bucketed(loaded, operation)
             slot = loaded.staging.slot(shapes)
             loaded.staging.stage(slot, assemble_inputs(operation, loaded.spec.batched, slot.space, copy_all=True))
-            return _finished(operation, begin_ns, staged=_Staged(loaded, slot))
+            return _succeeded(operation, begin_ns, staged=_Staged(loaded, slot))
         inputs = assemble_inputs(operation, loaded.spec.batched, Workspace())  # not `_space`: EXEC may be using it
         loaded.model.copy_in(operation.rows)
-        return _finished(operation, begin_ns, staged=_Staged(loaded, inputs))
+        return _succeeded(operation, begin_ns, staged=_Staged(loaded, inputs))
 
-    def _output(self, operation: Operation) -> Finished:
+    def _output(self, operation: LaneOperation) -> Finished:
         begin_ns = monotonic_ns()
         loaded, outputs = operation.staged
         if loaded.staging:
@@ -243,26 +220,26 @@ class DeviceModels:
         else:
             loaded.model.copy_out(operation.rows)
         tensors = output_tensors(operation, loaded.spec, outputs, self._space)
-        return _finished(operation, begin_ns, outputs=tensors, content_hash=loaded.spec.content_hash)
+        return _succeeded(operation, begin_ns, outputs=tensors, content_hash=loaded.spec.content_hash)
 
 
 def _run(
-    loaded: _LoadedModel, operation: Operation, inputs: Mapping[str, NDArray[Any]]
-) -> tuple[Mapping[str, NDArray[Any]] | None, bool, Mapping[int, str]]:
+    loaded: _LoadedModel, operation: LaneOperation, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[Mapping[str, NDArray[Any]] | None, bool, tuple[tuple[int, str], ...]]:
     """Run a batch, or a step of a stream.
 
     Return its outputs, whether more items may follow, and why single requests failed.
     """
     if operation.step is not None:
-        return *loaded.model.step(operation.step, inputs), NONE_FAILED
+        return *loaded.model.step(operation.step, inputs), ()
     if loaded.spec.streams:
         raise ModelFailed(f"model {loaded.spec.key}: streams its outputs, and was asked for one answer")
     outputs, failed = loaded.model.run_requests(operation.batch_size, inputs, operation.request_rows)
     has_outputs = not failed or len(failed) < len(operation.request_rows)
-    return outputs if has_outputs else None, False, failed
+    return outputs if has_outputs else None, False, tuple(failed.items())
 
 
-def _bucketed(loaded: _LoadedModel, operation: Operation) -> tuple[Operation, Shapes]:
+def _bucketed(loaded: _LoadedModel, operation: LaneOperation) -> tuple[LaneOperation, Shapes]:
     """Return the operation with its inputs padded as the model wants them, and the shapes of the batch."""
     spec, staging = loaded.spec, loaded.staging
     shapes = batch_shapes(operation, spec)
@@ -272,35 +249,11 @@ def _bucketed(loaded: _LoadedModel, operation: Operation) -> tuple[Operation, Sh
     return (operation, shapes) if longer == shapes else (lengthen_rows(operation, spec, longer), longer)
 
 
-def _not_loaded(operation: Operation) -> Finished:
+def _not_loaded(operation: LaneOperation) -> Finished:
     """Return Finished with status REFUSED: the controller may run the action elsewhere, or after the model's LOAD."""
     return not_run(operation, Status.REFUSED, monotonic_ns(), f"model {operation.model}: is not loaded")
 
 
-def _finished(
-    operation: Operation,
-    begin_ns: int,
-    end_ns: int = 0,
-    *,
-    outputs: Sequence[Any] = (),
-    staged: Any = None,
-    device_ns: int = 0,
-    content_hash: str = "",
-    more: bool = False,
-    failed: Mapping[int, str] = NONE_FAILED,
-) -> Finished:
-    """Build the Finished message of a success. `device_ns` is measured by the device; 0 means end minus begin."""
-    end_ns = end_ns or monotonic_ns()
-    return Finished(
-        operation.action_id,
-        operation.lane,
-        Status.OK,
-        begin_ns,
-        end_ns,
-        device_ns or end_ns - begin_ns,
-        outputs,
-        staged=staged,
-        content_hash=content_hash,
-        more=more,
-        failed=tuple(failed.items()),
-    )
+def _succeeded(operation: LaneOperation, begin_ns: int, end_ns: int = 0, **result: Any) -> Finished:
+    """Return the Finished message of a success. `end_ns` 0: now."""
+    return finish(operation, Status.OK, begin_ns, end_ns or monotonic_ns(), **result)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns, us
 from horologe_common.service.log import logger
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Abort, Finished, Operation, OperationQueue, VersionScanned, not_run
+from horologe_gpu_worker.core.lanes import Abort, Finished, LaneOperation, OperationQueue, VersionScanned, not_run
 from horologe_gpu_worker.core.worker import lanes_address
 from horologe_gpu_worker.execution.device_health import end_if_lost
-from horologe_gpu_worker.execution.device_models import DeviceModels, ModelSource
+from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.execution.realtime import (
     CpuClaims,
     RealtimePriority,
@@ -27,13 +27,13 @@ from horologe_gpu_worker.execution.realtime import (
     pin_thread,
     realtime_permitted,
 )
-from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_gpu_worker.inspection.repository_scans import Scans
+    from horologe_gpu_worker.inspection.repository_scans import RepositoryScans
+    from horologe_gpu_worker.repository.modelstore import ModelStore
     from horologe_gpu_worker.settings import WorkerSettings
 
     Post = Callable[[str, str, Any], None]
@@ -68,7 +68,7 @@ class LaneThread:
     def __init__(
         self,
         name: str,
-        run: Callable[[Operation], Finished],
+        run: Callable[[LaneOperation], Finished],
         post: Callable[[Finished], None],
         priority: RealtimePriority,
         core: int | None = None,
@@ -79,7 +79,7 @@ class LaneThread:
         self._priority = priority
         self._core = core
         self._lane = OperationQueue()
-        self._inbox: SimpleQueue[Operation | Abort | None] = SimpleQueue()
+        self._inbox: SimpleQueue[LaneOperation | Abort | None] = SimpleQueue()
         self._stopping = False
         self._enqueued = self._finished = 0
         self._thread = Thread(target=self._loop, name=name, daemon=True)
@@ -87,9 +87,9 @@ class LaneThread:
     def start(self) -> None:
         self._thread.start()
 
-    def enqueue(self, message: Operation | Abort) -> None:
+    def enqueue(self, message: LaneOperation | Abort) -> None:
         """Put an operation or Abort into the inbox. Call on the event loop's thread only."""
-        self._enqueued += isinstance(message, Operation)
+        self._enqueued += isinstance(message, LaneOperation)
         self._inbox.put(message)
 
     def is_idle(self) -> bool:
@@ -114,7 +114,7 @@ class LaneThread:
         self._finished += 1
         self._post(finished)
 
-    def _wait_for_operation(self) -> Operation | None:
+    def _wait_for_operation(self) -> LaneOperation | None:
         """Wait until an operation can begin and return it; None when stopped."""
         lane = self._lane
         while True:
@@ -126,7 +126,7 @@ class LaneThread:
             while late := lane.pop_expired(now_ns):
                 self._post_finished(not_run(late, Status.TOO_LATE, now_ns, "the window had closed"))
             startable = lane.pop_startable(now_ns)
-            if isinstance(startable, Operation):
+            if isinstance(startable, LaneOperation):
                 return startable
             self._wait(now_ns, startable)
 
@@ -145,9 +145,9 @@ class LaneThread:
             while monotonic_ns() < begin_ns and self._inbox.empty():
                 pass
 
-    def _receive(self, message: Operation | Abort | None) -> None:
+    def _receive(self, message: LaneOperation | Abort | None) -> None:
         match message:
-            case Operation():
+            case LaneOperation():
                 self._lane.push(message)
             case Abort():
                 if operation := self._lane.remove_operation(message.action_id):
@@ -159,14 +159,14 @@ class LaneThread:
 class Executors:
     """All lanes of a worker process; `deliver` is what the reactor attaches at the worker's `lanes` address."""
 
-    def __init__(self, worker: str, settings: WorkerSettings, store: ModelSource, scans: Scans) -> None:
+    def __init__(self, worker: str, settings: WorkerSettings, store: ModelStore, scans: RepositoryScans) -> None:
         self.worker = worker
         self.address = lanes_address(worker)
         self.settings = settings
         self._scans = scans
         self._own_lanes: dict[str, bool] = {}
         """Models whose LOADs and UNLOADs run on a lane of the model: they start processes."""
-        cuda = device_config(settings).cuda
+        cuda = settings.cuda
         self._inline_exec_ns = INLINE_EXEC_NS if cuda is None else 0
         check_device = (lambda: None) if cuda is None else partial(end_if_lost, cuda)
         self._post: Post | None = None
@@ -188,33 +188,33 @@ class Executors:
             self._thread(share, "exec")
         self._scans.start(self._post_to_worker)
 
-    def deliver(self, message: Operation | Abort, buffers: Sequence[Buffer] = ()) -> None:
+    def deliver(self, message: LaneOperation | Abort, buffers: Sequence[Buffer] = ()) -> None:
         """Put an operation into its lane, or run it inline."""
-        if isinstance(message, Operation) and message.lane == "scan":
+        if isinstance(message, LaneOperation) and message.lane == "scan":
             self._scans.begin_scan(message)
             return
         thread = self._thread(message.share, self._lane_of(message))
         device = self._devices[message.share]
-        if self._post and isinstance(message, Operation) and thread.is_idle() and self._runs_inline(message, device):
+        if self._post and isinstance(message, LaneOperation) and self._runs_inline(message, thread, device):
             self._post(self.address, self.worker, device.run(message))
         else:
             thread.enqueue(message)
 
-    def _lane_of(self, message: Operation | Abort) -> str:
+    def _lane_of(self, message: LaneOperation | Abort) -> str:
         lane = LANE_OF.get(message.lane, message.lane)
-        if lane not in ("load", "replace") or not isinstance(message, Operation):
+        if lane not in ("load", "replace") or not isinstance(message, LaneOperation):
             return lane
         if message.spec is not None and message.spec.loads_beside:
             self._own_lanes[message.model] = True
         return f"{lane} {message.model}" if message.model in self._own_lanes else lane
 
-    def _runs_inline(self, operation: Operation, device: DeviceModels) -> bool:
+    def _runs_inline(self, operation: LaneOperation, thread: LaneThread, device: DeviceModels) -> bool:
         """Return True if the operation should run on the event loop's thread: a hand-over to an idle lane takes longer.
 
         This holds for a LOAD or UNLOAD without work, and for an EXEC on the CPU that probably takes less than
         `INLINE_EXEC_NS` and whose window is open. `DeviceModels.run` checks the end of the window.
         """
-        if not self._inline_exec_ns:
+        if not (self._inline_exec_ns and thread.is_idle()):
             return False
         if operation.lane != "exec":
             return device.loads_at_once(operation)

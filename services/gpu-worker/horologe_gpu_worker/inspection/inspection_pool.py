@@ -149,9 +149,11 @@ class InspectionPool:
         slow = sum(running.slow for running in self._running)
         started: list[_Running] = []
         while self._waiting and len(self._running) - slow < self._limit and self._has_process(now_ns):
-            started.append(self._begin(self._waiting.popleft(), slow=False))
+            started.append(_Running(self._waiting.popleft(), slow=False))
+            self._running.append(started[-1])
         while self._preempted and slow < self._slow_max and not self._waiting:
-            started.append(self._begin(self._preempted.popleft(), slow=True))
+            started.append(_Running(self._preempted.popleft(), slow=True))
+            self._running.append(started[-1])
             slow += 1
         return started
 
@@ -160,11 +162,6 @@ class InspectionPool:
         taking = [running for running in self._running if running.inspector is None and not running.adopts]
         newest_ns = max([running.begin_ns for running in self._running], default=0)
         return len(self._idle) > len(taking) or now_ns - newest_ns >= RAMP_NS
-
-    def _begin(self, request: InspectionRequest, *, slow: bool) -> _Running:
-        running = _Running(request, slow)
-        self._running.append(running)
-        return running
 
     def _pop_unused(self, now_ns: int) -> list[Inspector]:
         unused = [inspector for inspector in self._idle if now_ns - inspector.idle_since_ns >= IDLE_NS]
@@ -218,7 +215,9 @@ class InspectionPool:
                     running.request.folder, running.request.content_hash, running.request.on_progress
                 )
             except InspectionEnded as error:
-                self._drop_inspector(running)
+                with self._changed:
+                    running.inspector = None
+                inspector.close()
                 if not (repeatable and error.crashed) or running.preempted or self._stopping:
                     raise
                 continue
@@ -244,9 +243,3 @@ class InspectionPool:
             if self._stopping:
                 inspector.kill()
         return inspector
-
-    def _drop_inspector(self, running: _Running) -> None:
-        with self._changed:
-            inspector, running.inspector = running.inspector, None
-        if inspector is not None:
-            inspector.close()

@@ -26,35 +26,38 @@ from horologe_gpu_worker.inspection.inspector import (
     decode_to_process,
     encode,
 )
-from horologe_gpu_worker.repository.modelstore import ModelStore, unreadable_report
-from horologe_gpu_worker.repository.version_inspector import VersionReport
+from horologe_gpu_worker.repository.modelstore import unreadable_report
+from horologe_gpu_worker.repository.version_inspector import VersionInspector, VersionReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from horologe_gpu_worker.inspection.inspector import FromProcess
+    from horologe_common.service.parent_link import PacketSocket
+    from horologe_gpu_worker.inspection.inspector import FromProcess, ToProcess
 
 
 def main(arguments: list[str]) -> int:
     packets = connect_to_parent(*arguments)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        serve(packets)
+    return 0
+
+
+def serve(packets: PacketSocket) -> None:
+    """Inspect the requested versions until the worker closes the socket."""
+
+    def receive() -> ToProcess:
+        message: ToProcess = decode_to_process(packets.receive()[0])
+        return message
 
     def send(message: FromProcess) -> None:
         packets.send([encode(message)])
 
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        serve(lambda: decode_to_process(packets.receive()[0]), send)
-    return 0
-
-
-def serve(receive: Callable[[], InspectionSetup | Inspect], send: Callable[[FromProcess], None]) -> None:
-    """Inspect the requested versions until `receive` raises EOFError."""
     setup = receive()
     assert isinstance(setup, InspectionSetup)
     timeout_ns = fetched_ns = 0
 
     def set_timeout(own_ns: int) -> None:
         nonlocal timeout_ns
-        timeout_ns = fetched_ns + (own_ns or setup.device.load_timeout_ns)
+        timeout_ns = fetched_ns + (own_ns or setup.settings.load_timeout_ns)
         send(Progress(READING, timeout_ns))
 
     def show(text: str) -> None:
@@ -62,19 +65,20 @@ def serve(receive: Callable[[], InspectionSetup | Inspect], send: Callable[[From
 
     cache = Path(os.fsdecode(setup.cache))
     mirror = Mirror(os.fsdecode(setup.repository), cache)
-    store = ModelStore(mirror.root, cache, report=show, device=setup.device)
+    inspector = VersionInspector(cache, report=show, settings=setup.settings)
     while True:
         request = receive()
         assert isinstance(request, Inspect)
-        folder, begin_ns, timeout_ns = Path(os.fsdecode(request.folder)), monotonic_ns(), setup.fetch_timeout_ns
+        folder, begin_ns = Path(os.fsdecode(request.folder)), monotonic_ns()
+        timeout_ns = setup.settings.fetch_timeout_ns
         try:
             fetched_ns = monotonic_ns() - begin_ns if mirror.fetch(folder, show) else 0
         except Exception as error:
             reason = error.reason if isinstance(error, HorologeError) else describe_exception(error)
             send(Inspected(VersionReport(unreadable_report(folder.parent.name, reason, folder.name))))
             continue
-        result = store.inspect_version(folder, request.content_hash, set_timeout, setup.unmeasured)
-        send(Inspected(result, store.hashed_files(folder)))
+        result = inspector.inspect_version(folder, request.content_hash, set_timeout, setup.unmeasured)
+        send(Inspected(result, inspector.contents.files_of(folder)))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
-from horologe_common.clock import monotonic_ns, s
+from horologe_common.clock import monotonic_ns
 from horologe_common.service.parent_link import PacketSocket
 from horologe_common.service.processes import IsolatedProcess, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import HashedFile
 from horologe_gpu_worker.repository.version_inspector import VersionReport
-from horologe_gpu_worker.runtime import DeviceConfig
+from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +30,11 @@ class InspectionSetup(msgspec.Struct, tag="setup", array_like=True, frozen=True)
     """First message to the process."""
 
     repository: bytes
-    """`worker.repository`, as the file system encodes it."""
+    """`worker.repository` and `worker.cache`, as the file system encodes them. They are empty in `settings`."""
     cache: bytes
-    device: DeviceConfig
+    settings: WorkerSettings
     unmeasured: tuple[str, ...] = ()
     """Runtimes whose models are only read: the worker measures them, because they need its device."""
-    fetch_timeout_ns: int = s(3600)
 
 
 class Inspect(msgspec.Struct, tag="inspect", array_like=True, frozen=True):
@@ -110,7 +109,7 @@ class Inspector:
 
         Raises `InspectionEnded` if the process ends, or does not answer in time.
         """
-        begin_ns, timeout_ns, doing = monotonic_ns(), self._setup.device.load_timeout_ns, READING
+        begin_ns, timeout_ns, doing = monotonic_ns(), self._setup.settings.load_timeout_ns, READING
         self.inspections += 1
         assert self._child is not None
         try:

@@ -9,7 +9,7 @@ import os
 from contextlib import nullcontext
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,14 +17,13 @@ from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, ModelFailed, Status, describe_exception, encodable
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
+from horologe_gpu_worker.core.lanes import Finished, LaneOperation, VersionScanned, finish
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX, InspectionPool, InspectionRequest
 from horologe_gpu_worker.inspection.inspector import READING, InspectionSetup, overdue_reason
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import unreadable_report, waiting_report
 from horologe_gpu_worker.repository.profile_cache import ON_DEVICE
 from horologe_gpu_worker.repository.version_inspector import VersionReport
-from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,23 +45,10 @@ ADOPT_MIN_NS, STOP_S = s(1), 2.0
 log = logger("scan")
 
 
-class Scans(Protocol):
-    """Runs the operations `scan` of a worker."""
-
-    def start(self, post: Post) -> None:
-        """Accept operations from now on."""
-
-    def begin_scan(self, operation: Operation) -> None:
-        """Scan a model. Does not block. The core gets VersionScanned messages, and Finished at the end."""
-
-    def stop(self) -> None:
-        """Stop the running scans."""
-
-
 class _ModelScan:
     """A running scan of all versions of a model."""
 
-    def __init__(self, operation: Operation, versions: int) -> None:
+    def __init__(self, operation: LaneOperation, versions: int) -> None:
         self.operation = operation
         self.name = operation.model.partition("/")[0]
         self.begin_ns = monotonic_ns()
@@ -77,11 +63,10 @@ class RepositoryScans:
     process has shown before that the model can be read, and on the CPU that it runs.
     """
 
-    def __init__(self, store: ModelStore, pool: InspectionPool, load_timeout_ns: int) -> None:
+    def __init__(self, store: ModelStore, pool: InspectionPool) -> None:
         self._store = store
         self._pool = pool
-        self._load_timeout_ns = load_timeout_ns
-        self._operations: SimpleQueue[Operation | None] = SimpleQueue()
+        self._operations: SimpleQueue[LaneOperation | None] = SimpleQueue()
         self._lister = Thread(target=self._list_models, name="scan", daemon=True)
         self._lock = Lock()
         """Protects the reports of all scans. Progress is sent under it, so a result is the last message."""
@@ -89,11 +74,13 @@ class RepositoryScans:
         """Runtime -> lock of the model that it adopts."""
 
     def start(self, post: Post) -> None:
+        """Accept operations from now on."""
         self._post = post
         self._pool.start()
         self._lister.start()
 
-    def begin_scan(self, operation: Operation) -> None:
+    def begin_scan(self, operation: LaneOperation) -> None:
+        """Scan a model. Does not block. The core gets VersionScanned messages, and Finished at the end."""
         self._operations.put(operation)
 
     def stop(self) -> None:
@@ -110,16 +97,15 @@ class RepositoryScans:
                 log.warning("model unavailable", model=name, reason=error.reason)
                 report = unreadable_report(name, error.reason)
                 self._store.finish_model(name, [report])
-                self._post(_finished(operation, begin_ns, models=(report,)))
+                self._post(finish(operation, Status.OK, begin_ns, monotonic_ns(), models=(report,)))
             except HorologeError as error:
                 log.warning("model not listed", model=name, reason=error.reason)
-                self._post(_finished(operation, begin_ns, status=Status.FAILED, reason=encodable(error.reason)))
+                self._post(_failed(operation, begin_ns, error.reason))
             except Exception as error:
                 log.exception("scan failed", model=name)
-                reason = encodable(describe_exception(error))
-                self._post(_finished(operation, begin_ns, status=Status.FAILED, reason=reason))
+                self._post(_failed(operation, begin_ns, describe_exception(error)))
 
-    def _begin(self, operation: Operation, folders: list[Path]) -> None:
+    def _begin(self, operation: LaneOperation, folders: list[Path]) -> None:
         scan = _ModelScan(operation, len(folders))
         if not folders:
             self._finish(scan)
@@ -162,7 +148,7 @@ class RepositoryScans:
     def _finish(self, scan: _ModelScan) -> None:
         reports = [scan.reports[version] for version in sorted(scan.reports)]
         self._store.finish_model(scan.name, reports)
-        self._post(_finished(scan.operation, scan.begin_ns, models=tuple(reports)))
+        self._post(finish(scan.operation, Status.OK, scan.begin_ns, monotonic_ns(), models=tuple(reports)))
 
     def _adopt(
         self, folder: Path, inspected: Inspected, timeout: Timeout, on_progress: Callable[[str], None]
@@ -208,27 +194,14 @@ def create_scans(
     would need memory of the device for all their weights and graphs. So are models that have their own processes, which
     the worker can stop and keep.
     """
-    device = device_config(settings)
+    own = msgspec.structs.replace(settings, repository="", cache="", host_bytes=0, emulated_device="")
     unmeasured: tuple[str, ...] = ISOLATED
-    if device.cuda is not None:
-        device, unmeasured = device._replace(device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
-    device = device._replace(host_bytes=0, emulated_device="")
-    setup = InspectionSetup(
-        os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured, settings.fetch_timeout_ns
-    )
+    if settings.cuda is not None:
+        own, unmeasured = msgspec.structs.replace(own, device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
+    setup = InspectionSetup(os.fsencode(settings.repository), os.fsencode(settings.cache), own, unmeasured)
     pool = InspectionPool(setup, inspections, quantum_ns, slow_max)
-    return RepositoryScans(store, pool, settings.load_timeout_ns)
+    return RepositoryScans(store, pool)
 
 
-def _finished(
-    operation: Operation,
-    begin_ns: int,
-    *,
-    status: Status = Status.OK,
-    reason: str = "",
-    models: tuple[ModelReport, ...] = (),
-) -> Finished:
-    now_ns = monotonic_ns()
-    return Finished(
-        operation.action_id, operation.lane, status, begin_ns, now_ns, now_ns - begin_ns, reason=reason, models=models
-    )
+def _failed(operation: LaneOperation, begin_ns: int, reason: str) -> Finished:
+    return finish(operation, Status.FAILED, begin_ns, monotonic_ns(), reason=encodable(reason))

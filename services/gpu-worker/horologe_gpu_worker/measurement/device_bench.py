@@ -20,26 +20,25 @@ from horologe_gpu_worker.measurement.cache_counters import CountersFailed, count
 from horologe_gpu_worker.measurement.device_sensor import SensorWindow
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
+    CommandDone,
     Measure,
     Measured,
     MeasuredRates,
     Rates,
     Ready,
-    Running,
     ShareConnection,
     ShareJob,
     Stop,
-    Stopped,
     Trace,
     Traced,
 )
-from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from horologe_gpu_worker.measurement.device_sensor import DeviceSensor
+    from horologe_gpu_worker.measurement.share_connection import Command, Wanted
     from horologe_gpu_worker.settings import WorkerSettings
 
 IDLE_S = 2.0
@@ -97,7 +96,7 @@ class DeviceBench:
         self._open([ShareLoad(model, 1, 100.0)])
         [(_, _, ready)] = self._shares
         source, counted = "declared" if self._settings.worker.emulated_device else "estimated", dict[int, float]()
-        if device_config(self._settings.worker).cuda is not None:
+        if self._settings.worker.cuda is not None:
             self.close()  # counters need the device for themselves
             try:
                 source, counted = "ncu", self._count_cache_use(model, ready.batch_sizes)
@@ -116,21 +115,13 @@ class DeviceBench:
             raise
 
     def _run(self, loads: Sequence[ShareLoad], memory_bytes_per_ms: float) -> MeasuredRun:
-        shares = [share for _, share, _ in self._shares]
-        for share, load in zip(shares, loads, strict=True):
-            share.send(Begin(load.batch))
-        for share in shares:
-            share.wait_reply(Running)
+        self._ask_all([Begin(load.batch) for load in loads], CommandDone)
         sleep(SETTLED * self._settings.seconds)
         with SensorWindow(self._sensor) as window:
-            for share in shares:
-                share.send(Measure(self._settings.seconds))
-            measured = [share.wait_reply(Measured) for share in shares]
-        traced = [self._trace(share) for share in shares]  # one after another, while the neighbours run
-        for share in shares:
-            share.send(Stop())
-        for share in shares:
-            share.wait_reply(Stopped)
+            measured = self._ask_all([Measure(self._settings.seconds)] * len(loads), Measured)
+        # One after another, while the neighbours run.
+        traced = [share.ask(Trace(), Traced) for _, share, _ in self._shares]
+        self._ask_all([Stop()] * len(loads), CommandDone)
         reading = window.mean()
         times = (_share_times(*replies, memory_bytes_per_ms) for replies in zip(measured, traced, strict=True))
         return MeasuredRun(tuple(loads), tuple(times), reading.power_w, reading.frequency_mhz)
@@ -147,12 +138,13 @@ class DeviceBench:
         if wanted == [(load.model, load.share_percent) for load, _, _ in self._shares]:
             return
         self.close()
-        connections, settings = [], self._settings
+        connections, settings = list[ShareConnection](), self._settings
         try:
             for load in loads:
                 share = msgspec.structs.replace(settings.worker, share_percent=load.share_percent)
-                connections.append(ShareConnection(ShareJob(str(settings.folders[load.model]), share)))
-                connections[-1].start()
+                connection = ShareConnection(ShareJob(str(settings.folders[load.model]), share))
+                connection.start()
+                connections.append(connection)
             ready = [connection.wait_reply(Ready) for connection in connections]
             for load, reply in zip(loads, ready, strict=True):
                 if abs(reply.percent - load.share_percent) > TOLERANCE:
@@ -163,9 +155,11 @@ class DeviceBench:
             raise
         self._shares = list(zip(loads, connections, ready, strict=True))
 
-    def _trace(self, share: ShareConnection) -> Traced:
-        share.send(Trace())
-        return share.wait_reply(Traced)
+    def _ask_all(self, commands: Sequence[Command], kind: type[Wanted]) -> list[Wanted]:
+        """Send a command to each share. Return their replies, of this kind."""
+        for (_, share, _), command in zip(self._shares, commands, strict=True):
+            share.send(command)
+        return [share.wait_reply(kind) for _, share, _ in self._shares]
 
     def _count_cache_use(self, model: str, batches: Sequence[int]) -> dict[int, float]:
         """Return the L2 utilisation times active time of each batch size. Raises CountersFailed."""
@@ -177,8 +171,7 @@ class DeviceBench:
         """Return the rates of copies, measured once by the first share."""
         if self._rates is None:
             [(_, share, _), *_] = self._shares
-            share.send(Rates())
-            self._rates = share.wait_reply(MeasuredRates)
+            self._rates = share.ask(Rates(), MeasuredRates)
         return self._rates
 
 

@@ -43,13 +43,9 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Run batches until Stop. Answered by Running after the first batch."""
+    """Run batches until Stop. Answered by CommandDone after the first batch."""
 
     batch: int
-
-
-class Running(msgspec.Struct, frozen=True, tag=True):
-    """The first batch has ended."""
 
 
 class Measure(msgspec.Struct, frozen=True, tag=True):
@@ -96,11 +92,11 @@ class MeasuredRates(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Run no more batches. Answered by Stopped."""
+    """Run no more batches. Answered by CommandDone."""
 
 
-class Stopped(msgspec.Struct, frozen=True, tag=True):
-    """No batch runs."""
+class CommandDone(msgspec.Struct, frozen=True, tag=True):
+    """A command without a result has been followed."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -110,7 +106,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 Command: TypeAlias = Begin | Measure | Trace | Rates | Stop
-Reply: TypeAlias = Ready | Running | Measured | Traced | MeasuredRates | Stopped | Failed
+Reply: TypeAlias = Ready | CommandDone | Measured | Traced | MeasuredRates | Failed
 Wanted = TypeVar("Wanted", bound=Reply)
 
 
@@ -142,6 +138,11 @@ class ShareConnection:
         """Send a command. Does not wait for its reply."""
         with suppress(BrokenPipeError):  # the next reply raises
             self._packets.send([msgspec.json.encode(message)])
+
+    def ask(self, command: Command, kind: type[Wanted]) -> Wanted:
+        """Send a command and return its reply, of this kind."""
+        self.send(command)
+        return self.wait_reply(kind)
 
     def wait_reply(self, kind: type[Wanted], timeout_ns: int = REPLY_NS) -> Wanted:
         """Return the next reply, of this kind."""

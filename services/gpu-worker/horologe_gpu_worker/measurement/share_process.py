@@ -17,13 +17,13 @@ from horologe_common.status import HorologeError, describe_exception
 from horologe_gpu_worker.measurement.share_connection import (
     Begin,
     Command,
+    CommandDone,
     Failed,
     Measure,
     Rates,
     Reply,
-    Running,
     ShareJob,
-    Stopped,
+    Stop,
     Trace,
 )
 from horologe_gpu_worker.measurement.share_runner import ShareRunner
@@ -62,17 +62,17 @@ def serve(runner: ShareRunner, packets: PacketSocket) -> None:
 
 def _follow(runner: ShareRunner, command: Command) -> Reply:
     match command:
-        case Begin(batch):
-            runner.begin(batch)
-            return Running()
         case Measure(seconds):
             return runner.measure(s(seconds))
         case Trace():
             return runner.trace()
         case Rates():
             return runner.rates()
-    runner.stop()
-    return Stopped()
+        case Begin(batch):
+            runner.begin(batch)
+        case Stop():
+            runner.stop()
+    return CommandDone()
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ from horologe_gpu_worker.measurement.kernel_trace import trace_cuda, trace_onnx
 from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatches
 from horologe_gpu_worker.measurement.share_connection import Measured, MeasuredRates, Ready, ShareJob, Traced
 from horologe_gpu_worker.repository.manifest import read_manifest
-from horologe_gpu_worker.repository.model_signature import zeros
+from horologe_gpu_worker.repository.model_signature import tensor_bytes
 from horologe_gpu_worker.repository.profile_cache import ON_DEVICE
 from horologe_gpu_worker.repository.version_inspector import runtime_name
 from horologe_gpu_worker.runtimes import RUNTIMES
-from horologe_gpu_worker.settings import device_config
+from horologe_gpu_worker.settings import resolve_device
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
@@ -42,14 +42,13 @@ class ShareRunner:
 
     def open(self) -> Ready:
         """Limit this process to its share, open the model and run every batch size once. Also raises SettingsError."""
-        percent = enter_share(self._settings).percent
-        self._device = device_config(msgspec.structs.replace(self._settings, share_percent=percent))
+        device_file, percent = self._settings.emulated_device, enter_share(self._settings).percent
+        self._settings = resolve_device(msgspec.structs.replace(self._settings, share_percent=percent))
         name = runtime_name(self._folder, read_manifest(self._folder))
-        runtime = RUNTIMES[name](self._device)
+        runtime = RUNTIMES[name](self._settings)
         self._spec = runtime.place(runtime.inspect(self._folder), self._folder)
         runtime.prepare(self._spec, self._folder)
         self._model = runtime.open(self._spec, self._folder)
-        device_file = self._settings.emulated_device
         self._emulated = EmulatedFigures(device_file, self._folder) if device_file else None
         load_bytes, feedback_bytes = 0.0, 0.0
         if self._emulated:
@@ -97,7 +96,7 @@ class ShareRunner:
         """Trace some of the batches."""
         assert self._batches is not None
         if self._emulated:
-            return self._emulated.trace(self._batch, self._device.share_percent)
+            return self._emulated.trace(self._batch, self._settings.share_percent)
         on_device = self._spec.on_gpu and self._spec.runtime in ON_DEVICE
         if self._spec.runtime == "onnx" and not on_device:
             return trace_onnx(self._spec, self._folder, self._batch)
@@ -112,15 +111,14 @@ class ShareRunner:
         """Return the rates of copies to the device and within its memory."""
         if self._emulated:
             return MeasuredRates(self._emulated.gpu.pcie_bytes_per_ms, 1.0)
-        if self._device.cuda is None:
+        if self._settings.cuda is None:
             return MeasuredRates(0.0, 2 * COPY_BYTES / _host_copy_ms())
-        return cuda_rates(self._device.cuda)
+        return cuda_rates(self._settings.cuda)
 
 
 def _row_bytes(spec: ModelSpec, outputs: bool) -> float:
     """Return the bytes of a row of the inputs or outputs, at the profile's length. Strings count as nothing."""
-    arrays = zeros(spec, spec.outputs if outputs else spec.inputs, 1).values()
-    return float(sum(array.nbytes for array in arrays if array.dtype.kind != "O"))
+    return float(sum(tensor_bytes(spec, tensor, 1) for tensor in (spec.outputs if outputs else spec.inputs)))
 
 
 def _host_copy_ms() -> float:

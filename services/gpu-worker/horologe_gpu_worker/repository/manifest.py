@@ -241,12 +241,6 @@ def _check_quantity(path: Path, key: str, text: str, units: dict[str, int], most
         raise InvalidModel(f"{path}: {key}: got {text!r}, wanted at most {most // size}{unit}")
 
 
-def max_open_streams(folder: Path) -> int:
-    """Return how many streams a copy of the model in a folder keeps open; 0 if it does not stream."""
-    stream = read_manifest(folder).stream
-    return 0 if stream is None else stream.max_open
-
-
 def duration_ns(text: str) -> int:
     """Return a duration of a checked manifest in ns."""
     return parse_quantity("duration", text, DURATIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from horologe_common.models import DATATYPES, DTYPES
 from horologe_common.status import ModelFailed
 from horologe_common.string_tensors import STRING_KINDS
+from horologe_gpu_worker.repository.reshaping import fits_shape
 from horologe_gpu_worker.runtime import RowsFailed
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ def shape_for(spec: ModelSpec, tensor: TensorSpec, batch_size: int) -> tuple[int
     )
     shape = tuple((spec.profile_length or 1) if dim < 0 else dim for dim in given)
     return (batch_size, *shape[1:]) if spec.batched else shape
+
+
+def tensor_bytes(spec: ModelSpec, tensor: TensorSpec, batch_size: int) -> int:
+    """Return the bytes of a tensor of numbers at this batch size; 0 for strings."""
+    strings = tensor.datatype == "BYTES"
+    return 0 if strings else math.prod(shape_for(spec, tensor, batch_size)) * DTYPES[tensor.datatype].itemsize
 
 
 def zeros(spec: ModelSpec, tensors: Iterable[TensorSpec], batch_size: int) -> dict[str, NDArray[Any]]:
@@ -68,8 +76,6 @@ def describe_mismatch(spec: ModelSpec, batch_size: int, outputs: Mapping[str, ND
         if (datatype := datatype_of(array)) != tensor.datatype:
             return f"{where}: datatype: got {datatype}, wanted {tensor.datatype}"
         shape = (batch_size, *tensor.shape[1:]) if spec.batched else tensor.shape
-        if len(array.shape) != len(shape) or any(
-            want not in (-1, got) for got, want in zip(array.shape, shape, strict=True)
-        ):
+        if not fits_shape(array.shape, shape):
             return f"{where}: shape: got {list(array.shape)}, wanted {list(shape)}"
     return ""

@@ -1,4 +1,4 @@
-"""Spec of a model, built from its manifest and the signature that its runtime found or that the manifest declares."""
+"""Spec of a model, built from its manifest and the signature that its runtime found, which the manifest may correct."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from horologe_common.status import InvalidInput
 from horologe_gpu_worker.repository.made_up_inputs import check_broadcast, make_up_inputs, warmup_shapes
 from horologe_gpu_worker.repository.manifest import MANIFEST, InvalidModel, duration_ns, read_manifest, settings_path
 from horologe_gpu_worker.repository.manifest_fields import Manifest
+from horologe_gpu_worker.repository.reshaping import fits_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -25,7 +26,13 @@ BATCH_SIZES = (1, 2, 4, 8, 16)
 RESHAPING = ("onnx", "torchscript", "python")
 """Runtimes that reshape tensors (`python`: for a `TritonPythonModel`)."""
 STREAMING = ("python", "emulated")
-OF_RUNTIMES = {"declared_outputs_only": ("onnx",), "providers": ("onnx",), "gpu_memory": ("onnx", "python")}
+OF_RUNTIMES = {
+    "declared_outputs_only": ("onnx",),
+    "providers": ("onnx",),
+    "gpu_memory": ("onnx", "python"),
+    "python": ("python",),
+    "requirements": ("python",),
+}
 """Keys of some runtimes only."""
 NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
 
@@ -45,7 +52,7 @@ def build_spec(
 
     `lengths`: shapes of inputs that the runtime knows to fit together, for `ModelSpec.warmup_shapes`.
     """
-    _check_supported(folder, manifest, runtime)
+    check_supported(folder, manifest, runtime)
     reason = unbatched_reason(manifest, signature)
     if not reason and not has_rows:
         reason = "the first dimensions do not all count rows"
@@ -108,7 +115,7 @@ def read_labels(folder: Path, name: str) -> tuple[str, ...]:
     return tuple(line.removesuffix("\r") for line in lines)
 
 
-def _check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:
+def check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:
     """Raise `InvalidModel` for keys that the runtime would ignore."""
     reshaped = [entry.name for entry in (*manifest.inputs, *manifest.outputs) if entry.reshape is not None]
     if reshaped and runtime not in RESHAPING:
@@ -162,6 +169,43 @@ def declared_signature(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSp
 def tensor_specs(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:
     """Return declared tensors as they are in a spec."""
     return tuple(TensorSpec(entry.name, entry.datatype, entry.sizes) for entry in entries)
+
+
+def correct_tensors(
+    where: str, kind: str, inferred: Sequence[TensorSpec], entries: Iterable[TensorEntry]
+) -> tuple[TensorSpec, ...]:
+    """Return the `inferred` tensors of a graph, in their order, with the shapes of the entries of the same name.
+
+    `kind` is `inputs` or `outputs`. Raises `InvalidModel` naming the entry, if the graph has no such tensor or another
+    datatype, or for an input that the graph would reject.
+    """
+    declared = {entry.name: entry for entry in entries}
+    names = [tensor.name for tensor in inferred]
+    for name in declared:
+        if name not in names:
+            raise InvalidModel(f"{where}: {kind}: got {name!r}, wanted some of {names}, as in the graph")
+    return tuple(
+        _correct(f"{where}: {kind}: {tensor.name}", kind, tensor, declared[tensor.name])
+        if tensor.name in declared
+        else tensor
+        for tensor in inferred
+    )
+
+
+def _correct(where: str, kind: str, inferred: TensorSpec, entry: TensorEntry) -> TensorSpec:
+    if entry.datatype != inferred.datatype:
+        raise InvalidModel(f"{where}: datatype: got {entry.datatype}, wanted {inferred.datatype}, as in the graph")
+    if kind == "inputs" and inferred.shape:  # a graph without a shape accepts any
+        check_narrower(where, entry.inner_sizes, inferred.shape)
+    return TensorSpec(entry.name, entry.datatype, entry.sizes)
+
+
+def check_narrower(where: str, shape: Sequence[int], inferred: Sequence[int]) -> None:
+    """Raise `InvalidModel` unless every shape that fits `shape` fits `inferred`."""
+    if not fits_shape(shape, inferred):
+        raise InvalidModel(
+            f"{where}: shape: got {list(shape)}, wanted {list(inferred)}, as in the graph, or sizes in place of -1"
+        )
 
 
 def warmup_inputs(spec: ModelSpec, folder: Path, batch_size: int) -> dict[str, NDArray[Any]]:

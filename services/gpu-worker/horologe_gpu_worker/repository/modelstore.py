@@ -17,8 +17,8 @@ from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel
 from horologe_gpu_worker.repository.version_inspector import VersionInspector, VersionReport
 from horologe_gpu_worker.repository.version_policy import served_versions
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +36,7 @@ log = logger("modelstore")
 
 
 class ModelStore:
-    """The models of a repository. `report` receives a line before long work. `device` is where models are opened.
+    """The models of a repository. `report` receives a line before long work. Models are opened as `settings` say.
 
     Models must be known before they are opened: by `scan`, which blocks while it inspects and measures them here, or by
     `adopt_version`, after another process has done that.
@@ -46,16 +46,16 @@ class ModelStore:
         self,
         repository: Path,
         cache: Path,
-        runtimes: Mapping[str, Callable[[DeviceConfig], Runtime]] = RUNTIMES,
+        runtimes: Mapping[str, Callable[[WorkerSettings], Runtime]] = RUNTIMES,
         report: Callable[[str], None] = log.info,
-        device: DeviceConfig = HOST_DEVICE,
+        settings: WorkerSettings = DEFAULTS,
         mirror: Mirror | None = None,
     ) -> None:
         self._repository = repository
         self._mirror = mirror
         self._listed: set[str] = set()
         """Models that were listed when the worker started, and not read since."""
-        self._inspector = VersionInspector(cache, runtimes, report, device)
+        self._inspector = VersionInspector(cache, runtimes, report, settings)
         self.inspect_version = self._inspector.inspect_version
         self.stop_measuring = self._inspector.stop_measuring
         self._contents = self._inspector.contents
@@ -106,9 +106,9 @@ class ModelStore:
         return self._version_folders(name)
 
     def _version_folders(self, name: str) -> list[Path]:
-        if not self._exists(name):
-            return []
         folder = self._repository / name
+        if not (_is_name(name) and _is_model_folder(folder)):  # the name comes from the network
+            return []
         try:
             found = sorted(entry for entry in folder.iterdir() if _is_model_folder(entry))
         except OSError as error:
@@ -122,10 +122,6 @@ class ModelStore:
         """Return the content of the version that was adopted last; empty if it cannot be served."""
         report = self._reports.get(folder)
         return report.spec.content_hash if report else ""
-
-    def hashed_files(self, folder: Path) -> tuple[HashedFile, ...]:
-        """Return the hashes of a version's files, as far as they were read."""
-        return self._contents.files_of(folder)
 
     def adopt_version(
         self,
@@ -170,10 +166,6 @@ class ModelStore:
         except OSError as error:
             raise InvalidModel(f"{self._repository}: {error.strerror}, wanted a folder of models") from error
 
-    def _exists(self, name: str) -> bool:
-        """Return whether the repository has the model. The name comes from the network and must not be a path."""
-        return _is_name(name) and _is_model_folder(self._repository / name)
-
     def _version_names(self, name: str) -> list[str]:
         try:
             return [folder.name for folder in self._version_folders(name)]
@@ -196,7 +188,9 @@ class ModelStore:
         runtime = self._inspector.runtime(spec.runtime)
         if (kept := runtime.open_kept(spec)) is not None:
             return kept
-        folder = self._folder(spec)
+        folder = self._repository / spec.name / spec.version
+        if self._mirror is not None:
+            folder = self._mirror.located(folder)
         content = self._contents.read(folder)
         content.check_spec(spec)
         report = self._reports.get(folder)
@@ -226,12 +220,9 @@ class ModelStore:
         """
         return self._inline.get(key, True)
 
-    def _folder(self, spec: ModelSpec) -> Path:
-        folder = self._repository / spec.name / spec.version
-        return folder if self._mirror is None else self._mirror.located(folder)
-
 
 def _is_name(name: str) -> bool:
+    """Return whether a name is no path."""
     return bool(name) and Path(name).name == name
 
 

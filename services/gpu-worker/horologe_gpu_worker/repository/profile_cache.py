@@ -85,17 +85,16 @@ class ProfileCache:
         self._cuda = cuda
         self._share_percent = share_percent
 
-    def path(self, spec: ModelSpec) -> Path:
-        return self._path(spec, self._percent(spec))
+    def path(self, spec: ModelSpec, percent: float = 0.0) -> Path:
+        """Return the file of a model's profile on this share, or on another one of the device."""
+        percent = percent or self._percent(spec)
+        share = "" if percent == 100 else f"-{percent:g}-percent"
+        hardware = hardware_id(spec.runtime, self._cuda if spec.on_gpu else None)
+        return self._cache / "profiles" / (hardware + share) / f"{spec.content_hash}.json"
 
     def _percent(self, spec: ModelSpec) -> float:
         """Return the share that limits the model. The share of a GPU does not limit models that run on the CPU."""
         return 100.0 if self._cuda is not None and not spec.on_gpu else self._share_percent
-
-    def _path(self, spec: ModelSpec, percent: float) -> Path:
-        share = "" if percent == 100 else f"-{percent:g}-percent"
-        hardware = hardware_id(spec.runtime, self._cuda if spec.on_gpu else None)
-        return self._cache / "profiles" / (hardware + share) / f"{spec.content_hash}.json"
 
     def read_profile(self, spec: ModelSpec) -> Profile | None:
         """Read the cached profile; None if it is missing, incomplete or of another length.
@@ -112,7 +111,7 @@ class ProfileCache:
         return profile
 
     def _read(self, spec: ModelSpec, percent: float) -> Profile | None:
-        path = self._path(spec, percent)
+        path = self.path(spec, percent)
         try:
             stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
             profile = Profile(stored.exec_ns, stored.load_ns)

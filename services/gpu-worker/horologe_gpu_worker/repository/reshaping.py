@@ -39,9 +39,7 @@ class Reshaping:
         if name not in self._shapes:
             return array
         before, after = self._shapes[name]
-        if len(array.shape) != len(before) or any(
-            want not in (-1, got) for got, want in zip(array.shape, before, strict=True)
-        ):
+        if not fits_shape(array.shape, before):
             raise ModelFailed(f"tensor {name!r}: shape: got {list(array.shape)}, wanted {list(before)}")
         variable = iter(got for got, want in zip(array.shape, before, strict=True) if want == -1)
         return array.reshape([next(variable) if dim == -1 else dim for dim in after])
@@ -62,9 +60,9 @@ def read_reshapes(manifest: Manifest) -> Reshapes:
     return Reshapes(Reshaping(manifest.inputs), Reshaping(manifest.outputs, outward=True))
 
 
-def has_reshapes(manifest: Manifest) -> bool:
-    """Return whether a manifest declares a reshape."""
-    return any(entry.reshape is not None for entry in (*manifest.inputs, *manifest.outputs))
+def fits_shape(got: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Return whether a shape has the wanted sizes, where -1 stands for any."""
+    return len(got) == len(wanted) and all(want in (-1, size) for size, want in zip(got, wanted, strict=True))
 
 
 def check_reshape(where: str, outer: Sequence[int], inner: Sequence[int]) -> None:

@@ -191,12 +191,11 @@ def measure_unbatched_if_needed(
     spec: ModelSpec,
     length: int,
     measure: Callable[[ModelSpec, str], Profile],
-    unsupported_reason: Callable[[ModelSpec], str] = lambda spec: "",
 ) -> tuple[ModelSpec, Profile]:
     """Return the spec and its profile; if `measure` raises `RowsFailed`, those of the model without batches.
 
     `measure` gets a spec and why the rows of the batched model have failed. `length`: size of a variable dimension in
-    its runs. `unsupported_reason` returns why the runtime cannot run a spec. Raises the errors of `measure`.
+    its runs. Raises the errors of `measure`.
     """
     try:
         return spec, measure(spec, "")
@@ -204,11 +203,10 @@ def measure_unbatched_if_needed(
         failure = error
     reason = failure.reason.removeprefix(f"model {spec.key}: ")
     for unbatched in _unbatched_specs(spec, length, reason):
-        if not unsupported_reason(unbatched):
-            try:
-                return unbatched, measure(unbatched, failure.reason)
-            except ModelFailed as error:
-                log.info("not served without batches either", model=spec.key, reason=error.reason)
+        try:
+            return unbatched, measure(unbatched, failure.reason)
+        except ModelFailed as error:
+            log.info("not served without batches either", model=spec.key, reason=error.reason)
     raise failure
 
 

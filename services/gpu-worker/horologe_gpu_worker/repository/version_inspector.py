@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,13 +17,14 @@ from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.foreign_settings import foreign_notes
 from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, duration_ns, manifest_path, read_manifest
 from horologe_gpu_worker.repository.manifest_fields import Manifest
-from horologe_gpu_worker.repository.model_spec import default_length
+from horologe_gpu_worker.repository.model_spec import check_supported, default_length
 from horologe_gpu_worker.repository.profile_cache import ON_DEVICE, ProfileCache
 from horologe_gpu_worker.repository.profiling import load_or_measure_profile
 from horologe_gpu_worker.repository.row_check import measure_unbatched_if_needed
 from horologe_gpu_worker.repository.warm_up import first_estimate
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, WarmUpFailed
+from horologe_gpu_worker.runtime import WarmUpFailed
 from horologe_gpu_worker.runtimes import RUNTIMES
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -64,15 +64,15 @@ class VersionInspector:
     def __init__(
         self,
         cache: Path,
-        runtimes: Mapping[str, Callable[[DeviceConfig], Runtime]] = RUNTIMES,
+        runtimes: Mapping[str, Callable[[WorkerSettings], Runtime]] = RUNTIMES,
         report: Callable[[str], None] = log.info,
-        device: DeviceConfig = HOST_DEVICE,
+        settings: WorkerSettings = DEFAULTS,
     ) -> None:
         self.contents = ContentHashes()
         self.runtimes: dict[str, Runtime] = {}
         """Runtimes that a model has needed, by name."""
-        self._device = device._replace(cache=str(cache))
-        self._profiles = ProfileCache(cache, device.cuda, device.share_percent)
+        self._settings = msgspec.structs.replace(settings, cache=str(cache))
+        self._profiles = ProfileCache(cache, settings.cuda, settings.share_percent)
         self._factories = runtimes
         self._report = report
         self._measured: dict[Path, Runtime] = {}
@@ -102,7 +102,7 @@ class VersionInspector:
             manifest = read_manifest(folder)
             kind = runtime_name(folder, manifest)
             spec = msgspec.structs.replace(spec, runtime=kind)
-            _check_environment(folder, manifest, kind)
+            check_supported(folder, manifest, kind)  # before its package and its files are read
             runtime = self.runtime(kind)
             runtime.provision(folder, self._report)
             if content_hash and content_hash == content.hash:
@@ -130,7 +130,7 @@ class VersionInspector:
             return inspected
         try:
             runtime = self.runtime(spec.runtime)
-            if self._device.cuda is not None and spec.runtime in ON_DEVICE:
+            if self._settings.cuda is not None and spec.runtime in ON_DEVICE:
                 return self.inspect_version(folder)
             content = self.contents.read(folder)
             content.check_spec(spec)
@@ -155,7 +155,7 @@ class VersionInspector:
         """Return a runtime, created at its first use. Raises `InvalidModel` if its package is not installed."""
         if name not in self.runtimes:
             try:
-                self.runtimes[name] = self._factories[name](self._device)
+                self.runtimes[name] = self._factories[name](self._settings)
             except ImportError as error:
                 raise InvalidModel(
                     f"runtime {name!r}: {error.name or error} is not installed "
@@ -187,8 +187,7 @@ class VersionInspector:
         try:
             if manifest.batching == "on":
                 return spec, measure(spec, ""), ""
-            unsupported = partial(runtime.unsupported_reason, folder=folder)
-            return *measure_unbatched_if_needed(spec, default_length(manifest), measure, unsupported), ""
+            return *measure_unbatched_if_needed(spec, default_length(manifest), measure), ""
         except WarmUpFailed as error:
             content.check_unchanged()
             log.warning("model not measured yet", model=spec.key, reason=error.reason)
@@ -208,13 +207,6 @@ def _describe_error(folder: Path, spec: ModelSpec, error: Exception) -> str:
 def _declares_transfers(manifest: Manifest) -> bool:
     times = manifest.emulated
     return times is not None and bool(times.input_ms or times.output_ms or times.sharing)
-
-
-def _check_environment(folder: Path, manifest: Manifest, runtime: str) -> None:
-    for key in ("python", "requirements"):
-        if runtime != "python" and (got := getattr(manifest, key)):
-            where = manifest_path(folder)
-            raise InvalidModel(f"{where}: {key}: got {got!r}, wanted it only for a model of the runtime 'python'")
 
 
 def runtime_name(folder: Path, manifest: Manifest) -> str:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from horologe_gpu_worker.runtime import HOST_DEVICE
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_gpu_worker.runtime import DeviceConfig, Runtime
+    from horologe_gpu_worker.runtime import Runtime
+    from horologe_gpu_worker.settings import WorkerSettings
 
 
 def _lazy_factory(module: str, name: str) -> Callable[..., Runtime]:
-    def create(device: DeviceConfig = HOST_DEVICE) -> Runtime:
-        runtime_class: Callable[[DeviceConfig], Runtime] = getattr(
-            importlib.import_module(f"{__name__}.{module}"), name
-        )
-        return runtime_class(device)
+    def create(*settings: WorkerSettings) -> Runtime:
+        runtime: Runtime = getattr(importlib.import_module(f"{__name__}.{module}"), name)(*settings)
+        return runtime
 
     return create
 
@@ -30,5 +27,5 @@ RUNTIMES: dict[str, Callable[..., Runtime]] = {
     "python": _lazy_factory("python.python_runtime", "PythonRuntime"),
     "emulated": _lazy_factory("emulated", "EmulatedRuntime"),
 }
-"""Runtime name (`runtime` in `model.toml`) -> factory for a device, by default the CPU. Raises ImportError if the
-package is not installed."""
+"""Runtime name (`runtime` in `model.toml`) -> factory for the settings of a worker, by default on the CPU. Raises
+ImportError if the package is not installed."""

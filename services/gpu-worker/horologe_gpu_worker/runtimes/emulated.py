@@ -19,9 +19,10 @@ from horologe_gpu_worker.repository.manifest import InvalidModel, manifest_path,
 from horologe_gpu_worker.repository.manifest_fields import EmulatedTimes, Manifest
 from horologe_gpu_worker.repository.model_signature import zeros
 from horologe_gpu_worker.repository.model_spec import BATCH_SIZES, build_spec, declared_signature
-from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, Runtime
+from horologe_gpu_worker.runtime import OpenModel, Runtime
 from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile
 from horologe_gpu_worker.runtimes.open_streams import OpenStreams
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from horologe_common.interference.colocation import DeviceActivity
     from horologe_gpu_worker.core.stream_step import Step
     from horologe_gpu_worker.repository.manifest_fields import EmulatedSharing
-    from horologe_gpu_worker.runtime import DeviceConfig
 
 DELAY_MAX_NS, DELAY_UP_NS, DELAY_DOWN_NS = us(150), us(1), us(3)
 """Limit of the expected delay of a wake-up, and its steps after a longer and a shorter one. It follows the 0.25
@@ -110,7 +110,6 @@ class EmulatedModel(OpenModel):
         self._streams = OpenStreams(self._yield_items, max_open)
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Wait for the time of the batch; see `OpenModel.run`."""
         begin_ns = self._waiter.now_ns()
         duration_ns = self._times.begin_exec(begin_ns, batch_size)
         outputs = self._outputs[batch_size] | {name: inputs[source] for name, source in self._echoes.items()}
@@ -130,40 +129,32 @@ class EmulatedModel(OpenModel):
         return self.run(NEXT_STEP if self._items > 1 else FIRST_STEP, inputs)
 
     def copy_in(self, rows: int) -> None:
-        """Wait for the transfer time of `rows` rows of input."""
         self._waiter.until(self._waiter.now_ns(), self._times.input_ns(rows))
 
     def copy_out(self, rows: int) -> None:
-        """Wait for the transfer time of `rows` rows of output."""
         self._waiter.until(self._waiter.now_ns(), self._times.output_ns(rows))
 
 
 class EmulatedRuntime(Runtime):
     """Models that consist of a declared signature and of times: declared, or those of a share of an emulated device."""
 
-    def __init__(self, device: DeviceConfig = HOST_DEVICE, waiter: Sleeper | None = None) -> None:
+    def __init__(self, settings: WorkerSettings = DEFAULTS, waiter: Sleeper | None = None) -> None:
         self._waiter = waiter or Sleeper()
-        self._config = device
+        self._settings = settings
         self._activity: DeviceActivity | None = None
-        self._declared: dict[Path, EmulatedTimes] = {}
-        self._max_open: dict[Path, int] = {}
-        """Streams that a model keeps open, if it streams."""
-        self._times: dict[Path, DeclaredTimes | CoLocatedModel] = {}
-        """Times of the models by folder, read by `inspect`."""
+        self._models: dict[Path, tuple[Manifest, EmulatedTimes, DeclaredTimes | CoLocatedModel]] = {}
+        """Manifest, `[emulated]` and times of the models by folder, read by `inspect`."""
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
-        times = self._declared[folder] = _times(folder, manifest)
-        if manifest.stream is not None:
-            self._max_open[folder] = manifest.stream.max_open
+        times = _times(folder, manifest)
         if not manifest.batch_sizes and manifest.stream is None:
             sizes = tuple(sorted(times.exec_ms)) or BATCH_SIZES
             manifest = msgspec.structs.replace(manifest, batch_sizes=sizes)
         spec = build_spec(
             folder, manifest, "emulated", declared_signature(manifest, folder), round(times.weights_mb * MIB)
         )
-        self._times[folder] = self._batch_times(folder, spec, times)
+        self._models[folder] = manifest, times, self._batch_times(folder, spec, times)
         return spec
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
@@ -173,21 +164,22 @@ class EmulatedRuntime(Runtime):
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> EmulatedModel:
         """Open the model, which `inspect` has read; takes `load_ms`. It has nothing to warm up."""
         begin_ns = self._waiter.now_ns()
-        declared = self._declared[folder]
-        model = EmulatedModel(spec, self._times[folder], self._waiter, declared.items, self._max_open.get(folder, 0))
+        manifest, declared, times = self._models[folder]
+        max_open = manifest.stream.max_open if manifest.stream else 0
+        model = EmulatedModel(spec, times, self._waiter, declared.items, max_open)
         self._waiter.until(begin_ns, ms(declared.load_ms))
         return model
 
     def profile(self, spec: ModelSpec, folder: Path) -> Profile:
         """Return the times alone, which `inspect` has read; nothing is measured."""
-        times = self._times[folder]
-        return Profile({size: times.solo_ns(size) for size in spec.batch_sizes}, ms(self._declared[folder].load_ms))
+        _, declared, times = self._models[folder]
+        return Profile({size: times.solo_ns(size) for size in spec.batch_sizes}, ms(declared.load_ms))
 
     def _batch_times(self, folder: Path, spec: ModelSpec, times: EmulatedTimes) -> DeclaredTimes | CoLocatedModel:
         where = str(manifest_path(folder))
         if times.sharing is not None:
             return co_located_model(
-                where, spec.name, times.sharing, self._config.share_percent, self._device_activity()
+                where, spec.name, times.sharing, self._settings.share_percent, self._device_activity()
             )
         if missing := [size for size in spec.batch_sizes if size not in times.exec_ms]:
             raise InvalidModel(
@@ -200,7 +192,7 @@ class EmulatedRuntime(Runtime):
     def _device_activity(self) -> DeviceActivity:
         """Return this worker's view of its emulated device, the same for all models."""
         if self._activity is None:
-            path = self._config.emulated_device
+            path = self._settings.emulated_device
             self._activity = EmulatedDeviceFile(Path(path)) if path else SharedDevice().join()
         return self._activity
 

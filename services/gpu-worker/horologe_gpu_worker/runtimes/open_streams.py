@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     Begin = Callable[[Mapping[str, NDArray[Any]]], Any]
 
 
-class OpenStream:
-    """The generator of a stream, and the number of its last step."""
-
-    __slots__ = ("items", "number")
-
-    def __init__(self, items: Generator[Any, Any, Any]) -> None:
-        self.items = items
-        self.number = 0
-
-
 class OpenStreams:
     """Streams by owner and number. `begin` is the model's `predict_stream`.
 
@@ -37,7 +27,8 @@ class OpenStreams:
     def __init__(self, begin: Begin, limit: int) -> None:
         self._begin = begin
         self._limit = limit
-        self._streams: dict[tuple[str, int], OpenStream] = {}
+        self._streams: dict[tuple[str, int], tuple[Generator[Any, Any, Any], int]] = {}
+        """Generator of each stream, and the number of its last step."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -51,12 +42,12 @@ class OpenStreams:
         key = step.owner, step.stream
         if step.number == 1:
             self._open(key, inputs)
-        stream = self._streams.get(key)
-        if stream is None or stream.number != step.number - 1:
+        items, number = self._streams.get(key, (None, 0))
+        if items is None or number != step.number - 1:
             raise Lost(f"the state of the stream before its item {step.number} is not here any more")
-        stream.number = step.number
+        self._streams[key] = items, step.number
         try:
-            return next(stream.items), True
+            return next(items), True
         except StopIteration as end:
             del self._streams[key]
             return end.value, False
@@ -72,7 +63,7 @@ class OpenStreams:
         items = self._begin(inputs)
         if not inspect.isgenerator(items):
             raise ModelFailed(f"predict_stream: got {type(items).__name__}, wanted a generator (`yield`)")
-        self._streams[key] = OpenStream(items)
+        self._streams[key] = items, 0
 
     def end(self, owner: str, streams: tuple[int, ...] = ()) -> None:
         """Close these streams of an owner, or all of them. Unknown ones are ignored. An empty owner: all streams.
@@ -83,4 +74,4 @@ class OpenStreams:
         with ExitStack() as closing:  # an exception of one stream leaves none of the others open
             for key in keys:
                 if (stream := self._streams.pop(key, None)) is not None:
-                    closing.callback(stream.items.close)
+                    closing.callback(stream[0].close)

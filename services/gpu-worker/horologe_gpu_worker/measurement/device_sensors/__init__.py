@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horologe_gpu_worker.measurement.device_sensor import DeviceSensor
-    from horologe_gpu_worker.runtime import DeviceConfig
+    from horologe_gpu_worker.settings import WorkerSettings
 
 
 NOMINAL_MHZ = 1.0
@@ -35,21 +35,21 @@ class HostSensor:
         pass
 
 
-def _nvml_sensor(device: DeviceConfig, folder: Path) -> DeviceSensor:
+def _nvml_sensor(settings: WorkerSettings, folder: Path) -> DeviceSensor:
     from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import open_nvml_sensor
 
-    return open_nvml_sensor(device.cuda or 0)
+    return open_nvml_sensor(settings.cuda or 0)
 
 
-def _emulated_sensor(device: DeviceConfig, folder: Path) -> DeviceSensor:
+def _emulated_sensor(settings: WorkerSettings, folder: Path) -> DeviceSensor:
     from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
 
-    return EmulatedFigures(device.emulated_device, folder)
+    return EmulatedFigures(settings.emulated_device, folder)
 
 
-DEVICE_SENSORS: dict[str, Callable[[DeviceConfig, Path], DeviceSensor]] = {
+DEVICE_SENSORS: dict[str, Callable[[WorkerSettings, Path], DeviceSensor]] = {
     "nvml": _nvml_sensor,
     "emulated": _emulated_sensor,
-    "host": lambda device, folder: HostSensor(),
+    "host": lambda settings, folder: HostSensor(),
 }
 """Kind of sensor -> factory. The folder is that of a measured model: an emulated one declares its device."""

@@ -1,26 +1,22 @@
-"""Sensor of an NVIDIA GPU: NVML, NVIDIA's management library, which comes with the driver."""
+"""Sensor of an NVIDIA GPU through NVML."""
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any
 
 import pynvml
 
 from horologe_gpu_worker.measurement.device_sensor import DeviceLimits, DeviceLost, DeviceReading, SensorFailed
-from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import load_driver
+from horologe_gpu_worker.nvml import find_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Driver
-
     Result = TypeVar("Result")
 
 LIBRARY = "libnvidia-ml.so.1"
 LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
-BUS_ID_BYTES = 32
 
 
 class NvmlSensor:
@@ -69,20 +65,6 @@ def open_nvml_sensor(cuda: int) -> NvmlSensor:
         raise SensorFailed(f"NVML: {error}; wanted {LIBRARY}, which the NVIDIA driver installs") from error
     except (OSError, pynvml.NVMLError) as error:
         raise SensorFailed(f"NVML: {error}") from error
-
-
-def find_gpu(cuda: int) -> Any:
-    """Return NVML's handle of a CUDA device. Raises NVMLError, or OSError if there is no CUDA driver."""
-    pynvml.nvmlInit()
-    return pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id(load_driver(), cuda))
-
-
-def pci_bus_id(driver: Driver, device: int) -> str:
-    """Return the PCI bus id of a CUDA device, by which NVML finds the same GPU. Creates no context."""
-    number, text = ctypes.c_int(), ctypes.create_string_buffer(BUS_ID_BYTES)
-    driver("cuDeviceGet", ctypes.byref(number), device)
-    driver("cuDeviceGetPCIBusId", text, BUS_ID_BYTES, number.value)
-    return text.value.decode()
 
 
 def _checked(read: Callable[[], Result]) -> Result:

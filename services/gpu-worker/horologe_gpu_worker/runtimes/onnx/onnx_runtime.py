@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from functools import cache
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -14,17 +13,16 @@ from horologe_common.status import ModelFailed
 from horologe_common.string_tensors import decode_text
 from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, settings_path, size_bytes
-from horologe_gpu_worker.repository.model_signature import shape_for
-from horologe_gpu_worker.repository.model_spec import build_spec, default_length
+from horologe_gpu_worker.repository.model_signature import shape_for, tensor_bytes
+from horologe_gpu_worker.repository.model_spec import build_spec, correct_tensors, default_length
 from horologe_gpu_worker.repository.reshaping import NO_RESHAPES, Reshapes, read_reshapes
-from horologe_gpu_worker.repository.signature_corrections import correct_tensors
 from horologe_gpu_worker.repository.warm_up import warm_up
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Runtime
+from horologe_gpu_worker.runtime import OpenModel, Runtime
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
-from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
-from horologe_gpu_worker.runtimes.onnx.external_data import add_external_data
-from horologe_gpu_worker.runtimes.onnx.providers import CPU, check_providers, session_providers, uses_cuda
+from horologe_gpu_worker.runtimes.onnx.providers import check_providers, session_providers, uses_cuda
+from horologe_gpu_worker.runtimes.onnx.sessions import open_session
 from horologe_gpu_worker.runtimes.pytorch.paging.device_pages import HeldPages
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MODEL = "model.onnx"
-QUIET = 3
-"""ONNX Runtime's log severity "error": its warnings go to stderr past every log setting."""
-
 SESSION_BYTES, COPIES = 128 << 10, 2
 """Memory of a session: a fixed part, and its weights with copies packed for the processor. 128 kB for a no-op (73 kB
 measured), 0.6 MB for digits-cnn with weights of 0.24 MB (0.68 MB measured).
@@ -74,11 +69,9 @@ class OnnxModel(OpenModel):
         self._strings = [tensor.name for tensor in spec.inputs if tensor.datatype == "BYTES"]
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
         if self._strings:  # of any other object, ONNX Runtime takes its `str`
             inputs = dict(inputs) | {name: decode_text(f"input {name!r}", inputs[name]) for name in self._strings}
-        if self._reshapes.inputs:
-            inputs = self._reshapes.inputs.apply(inputs)
+        inputs = self._reshapes.inputs.apply(inputs)
         try:
             outputs = self._session.run(self._names, inputs)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
@@ -115,7 +108,6 @@ class BoundModel(OpenModel):
         self._batches = {size: self._bind(size, kind, device) for size in spec.batch_sizes}
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch; see `OpenModel.run`."""
         batch = self._batches[batch_size]
         try:
             for name, buffer in batch.inputs.items():
@@ -156,16 +148,15 @@ class OnnxRuntime(Runtime):
     `onnx-cuda` for CUDA), never `onnx`.
     """
 
-    def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
-        self._device = device
-        self._cuda = device.cuda
-        self._idle = KeptModels[Any](device.host_bytes if device.cuda is None else 0, lambda session: None)
+    def __init__(self, settings: WorkerSettings = DEFAULTS) -> None:
+        self._settings = settings
+        self._cuda = settings.cuda
+        self._idle = KeptModels[Any](settings.host_bytes if settings.cuda is None else 0, lambda session: None)
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """Read the spec from the graph and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
         path = model_path(folder, manifest, MODEL)
-        session = _session(path, threads=1, optimise=False)
+        session = open_session(path, threads=1, optimise=False)
         where = str(settings_path(folder) or path)
         signature = (
             correct_tensors(where, "inputs", _tensors(path, "input", session.get_inputs()), manifest.inputs),
@@ -196,17 +187,16 @@ class OnnxRuntime(Runtime):
         return None if kept is None else OnnxModel(spec, kept[0], self._idle, kept[1])
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
-        """Open a session and, with `warm`, run every batch size once; see `Runtime.open`."""
         manifest = read_manifest(folder)
         path, reshapes = model_path(folder, manifest, MODEL), read_reshapes(manifest)
-        providers = session_providers(path, spec.content_hash, manifest, self._device)
-        held = HeldPages(self._device, spec.pages, spec.on_gpu)
+        providers = session_providers(path, spec.content_hash, manifest, self._settings)
+        held = HeldPages(self._settings, spec.pages, spec.on_gpu)
         try:
-            session = _session(path, manifest.threads, optimise=True, providers=providers)
+            session = open_session(path, manifest.threads, optimise=True, providers=providers)
             check_providers(path, session.get_providers(), providers)
             if not spec.on_gpu:
                 model: OpenModel = OnnxModel(spec, session, self._idle, reshapes)
-            elif bindable(spec) and not (reshapes.inputs or reshapes.outputs):
+            elif bindable(spec) and not any(reshapes):
                 model = BoundModel(spec, session, "cuda", self._cuda or 0, held)
             else:
                 model = OnnxModel(spec, session, reshapes=reshapes, held=held)
@@ -217,40 +207,6 @@ class OnnxRuntime(Runtime):
             raise
         self._idle.set_content(spec)
         return model
-
-
-def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] = (CPU,)) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = QUIET
-    # A spinning thread pool would take the CPU of the next EXEC.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    if tuple(providers) == (CPU,):
-        _share_arena()
-        options.add_session_config_entry("session.use_env_allocators", "1")
-    if not optimise:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if not path.is_file():
-        raise InvalidModel(f"{path}: got no such file, wanted an ONNX model")
-    weights = add_external_data(options, path)
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
-    except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
-        raise InvalidModel(f"{path}: got {error}, wanted a model that ONNX Runtime can open") from error
-    del weights  # from here on the session has a copy
-    return session
-
-
-@cache
-def _share_arena() -> None:
-    """Give all sessions of the process one arena. A session of digits-cnn with an arena of its own held 25 MB after a
-    batch of 16; with a common one 0.7 MB.
-    """
-    memory = onnxruntime.OrtMemoryInfo(
-        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    )
-    onnxruntime.create_and_register_allocator(memory, None)
 
 
 def _tensors(path: Path, kind: str, nodes: Iterable[Any]) -> tuple[TensorSpec, ...]:
@@ -266,6 +222,33 @@ def _tensors(path: Path, kind: str, nodes: Iterable[Any]) -> tuple[TensorSpec, .
     return tuple(tensors)
 
 
+def fitting_shapes(nodes: Sequence[Any], length: int, limit: int) -> dict[str, tuple[int, ...]]:
+    """Return warm-up shapes that fit together, if a dimension is named as a sum, such as `past + 1` of a mask.
+
+    Every other variable size is `length`, or less so that no sum exceeds `limit` (0: no limit). -1 stands for `length`.
+    """
+    sums = [dim for node in nodes for dim in node.shape if isinstance(dim, str) and "+" in dim]
+    if not sums:
+        return {}
+    used = length
+    if limit:
+        lengths = range(1, length + 1)
+        used = bisect_right(lengths, limit, key=lambda tried: max(_sum(dim, tried) for dim in sums))
+    variable = -1 if used == length else used
+    return {
+        node.name: tuple(
+            dim if isinstance(dim, int) else _sum(dim, used) if dim in sums else variable for dim in node.shape
+        )
+        for node in nodes
+    }
+
+
+def _sum(dimension: str, length: int) -> int:
+    """Return a size that is named as a sum, in which every name is `length`."""
+    terms = [term.strip() for term in dimension.split("+")]
+    return sum(int(term) if term.isdecimal() else length for term in terms)
+
+
 def bindable(spec: ModelSpec) -> bool:
     """Return True if buffers can be allocated in advance: only the number of rows varies, and there are no strings."""
     tensors = (*spec.inputs, *spec.outputs)
@@ -278,8 +261,4 @@ def buffer_bytes(spec: ModelSpec) -> int:
     if not bindable(spec):
         return 0
     tensors = (*spec.inputs, *spec.outputs)
-    return sum(
-        math.prod(shape_for(spec, tensor, size)) * DTYPES[tensor.datatype].itemsize
-        for size in spec.batch_sizes
-        for tensor in tensors
-    )
+    return sum(tensor_bytes(spec, tensor, size) for size in spec.batch_sizes for tensor in tensors)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_gpu_worker.repository.manifest_fields import Manifest
-    from horologe_gpu_worker.runtime import DeviceConfig
+    from horologe_gpu_worker.settings import WorkerSettings
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 TENSORRT, OPENVINO = "TensorrtExecutionProvider", "OpenVINOExecutionProvider"
@@ -32,26 +32,26 @@ def uses_cuda(named: Sequence[str]) -> bool:
     return not named or any(name in ON_CUDA for name in named)
 
 
-def session_providers(path: Path, content_hash: str, manifest: Manifest, device: DeviceConfig) -> list[Any]:
+def session_providers(path: Path, content_hash: str, manifest: Manifest, settings: WorkerSettings) -> list[Any]:
     """Return the providers of a model's session with their options. The CPU is always the last one.
 
     Raises `InvalidModel` for a provider that this onnxruntime or this worker does not have.
     """
     available = onnxruntime.get_available_providers()
-    names = list(manifest.providers or ([CUDA] if device.cuda is not None else [CPU]))
+    names = list(manifest.providers or ([CUDA] if settings.cuda is not None else [CPU]))
     for name in names:
         if name not in available:
             raise InvalidModel(
                 f"{path}: providers: got {name!r}, and this onnxruntime has {', '.join(available)}: CUDA and TensorRT "
                 "need the extra `onnx-cuda`, OpenVINO the package onnxruntime-openvino, in place of onnxruntime"
             )
-        if name in ON_CUDA and device.cuda is None:
+        if name in ON_CUDA and settings.cuda is None:
             raise InvalidModel(
-                f"{path}: providers: got {name!r}, wanted worker.device = 'cuda' for it, got {device.device!r}"
+                f"{path}: providers: got {name!r}, wanted worker.device = 'cuda' for it, got {settings.device!r}"
             )
     if CPU not in names:
         names.append(CPU)
-    return [_with_options(name, content_hash, manifest, device) for name in names]
+    return [_with_options(name, content_hash, manifest, settings) for name in names]
 
 
 def check_providers(path: Path, got: Sequence[str], wanted: Sequence[Any]) -> None:
@@ -65,15 +65,15 @@ def check_providers(path: Path, got: Sequence[str], wanted: Sequence[Any]) -> No
             )
 
 
-def _with_options(name: str, content_hash: str, manifest: Manifest, device: DeviceConfig) -> Any:
+def _with_options(name: str, content_hash: str, manifest: Manifest, settings: WorkerSettings) -> Any:
     # By content, because TensorRT does not notice that weights have changed.
-    cache = Path(device.cache) / ENGINES / content_hash
+    cache = Path(settings.cache) / ENGINES / content_hash
     if name == OPENVINO:
         return name, {"device_type": "CPU", "num_of_threads": str(manifest.threads), "cache_dir": str(cache)}
-    if name not in ON_CUDA or device.cuda is None:
+    if name not in ON_CUDA or settings.cuda is None:
         return name
     _preload_libraries()
-    options = {"device_id": str(device.cuda), "user_compute_stream": str(_stream(device.cuda))}
+    options = {"device_id": str(settings.cuda), "user_compute_stream": str(_stream(settings.cuda))}
     limit = size_bytes(manifest.gpu_memory)
     if name == TENSORRT:
         options |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": str(cache)}

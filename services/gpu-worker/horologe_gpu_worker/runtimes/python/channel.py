@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
-    from horologe_gpu_worker.runtime import DeviceConfig
     from horologe_gpu_worker.runtimes.python.model_environment import ModelEnvironment
+    from horologe_gpu_worker.settings import WorkerSettings
 
 CHILD = "horologe_gpu_worker.runtimes.python.model_process"
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
@@ -68,23 +68,19 @@ class ModelStarted(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 
 
 class Run(msgspec.Struct, tag="run", array_like=True, frozen=True):
+    """Run a batch, or one step of a stream. The reply is Done or ModelCallFailed."""
+
     batch_size: int
     tensors: tuple[Tensor, ...]
     quiet: bool = False
     """Do not log an exception of the model."""
     rows: tuple[int, ...] = ()
     """Rows of each request in the batch. Empty: made-up inputs."""
+    step: Step | None = None
+    """The step of a stream. Only the first one has inputs."""
 
 
-class RunStep(msgspec.Struct, tag="step", array_like=True, frozen=True):
-    """Run one step of a stream. Only the first one has inputs. The reply is Done or CallFailed."""
-
-    step: Step
-    tensors: tuple[Tensor, ...]
-    quiet: bool = False
-
-
-class EndStreams(msgspec.Struct, tag="end", array_like=True, frozen=True):
+class CloseStreams(msgspec.Struct, tag="end", array_like=True, frozen=True):
     """Close these streams of an owner, or all of them; see `OpenStreams.end`. There is no reply."""
 
     owner: str
@@ -99,7 +95,7 @@ class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
     """Why single requests failed, by their index in `rows`. If all did, there are no tensors."""
 
 
-class CallFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
+class ModelCallFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     """The model raised an exception or returned an invalid result. `fatal`: the process cannot continue."""
 
     reason: str
@@ -112,7 +108,7 @@ class CallFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     """REFUSED, LOST: see `OpenStreams.step`."""
 
 
-ChannelMessage: TypeAlias = Start | Loaded | ModelStarted | Run | RunStep | EndStreams | Done | CallFailed
+ChannelMessage: TypeAlias = Start | Loaded | ModelStarted | Run | CloseStreams | Done | ModelCallFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ChannelMessage)
@@ -132,7 +128,7 @@ def receive(packets: PacketSocket) -> tuple[ChannelMessage, dict[str, NDArray[An
     try:
         header, *frames = packets.receive()
         message: ChannelMessage = _decoder.decode(header)
-        tensors = message.tensors if isinstance(message, Run | RunStep | Done) else ()
+        tensors = message.tensors if isinstance(message, Run | Done) else ()
         return message, {tensor.name: _array(tensor, frame) for tensor, frame in zip(tensors, frames, strict=True)}
     except (msgspec.MsgspecError, HorologeError, ValueError) as error:
         raise ModelFailed(f"message: {error}") from error
@@ -172,15 +168,15 @@ class ModelProcess:
         spec: ModelSpec,
         folder: Path,
         manifest: Manifest,
-        device: DeviceConfig,
+        settings: WorkerSettings,
         environment: ModelEnvironment,
     ) -> None:
         self._spec = spec
         self._environment = environment
         self._folder = folder
         self._manifest = manifest
-        self._device = device
-        self._load_timeout_ns = self._limit_ns = duration_ns(manifest.load_timeout) or device.load_timeout_ns
+        self._settings = settings
+        self._load_timeout_ns = self._limit_ns = duration_ns(manifest.load_timeout) or settings.load_timeout_ns
         self._warming = False
         """True once the model is loaded and runs on made-up inputs."""
 
@@ -190,10 +186,10 @@ class ModelProcess:
         With `check_content` the process fails if the files have changed since the spec was read. Raises OSError if no
         process can be started.
         """
-        variables = child_environment(os.environ, self._manifest.threads, self._device.environment)
+        variables = child_environment(os.environ, self._manifest.threads, self._settings.model_environment)
         gpu_memory = size_bytes(self._manifest.gpu_memory) if self._spec.on_gpu else 0
-        variables = self._environment.variables(variables) | gpu_variables(self._device.cuda, gpu_memory, os.environ)
-        self._child = start_isolated(CHILD, variables, self._device.user, python=self._environment.python)
+        variables = self._environment.variables(variables) | gpu_variables(self._settings.cuda, gpu_memory, os.environ)
+        self._child = start_isolated(CHILD, variables, self._settings.model_user, python=self._environment.python)
         self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
         self._packets = PacketSocket(self._child.sock)
         start = Start(
@@ -231,7 +227,7 @@ class ModelProcess:
         if isinstance(message, Loaded):
             self._warming = True
             return False
-        if isinstance(message, CallFailed):
+        if isinstance(message, ModelCallFailed):
             kind = WarmUpFailed if message.by_inputs else RowsFailed if message.rows else ModelFailed
             hint = NO_GPU if "CUDA" in message.reason and not self._spec.on_gpu else ""
             raise kind(message.reason.removeprefix(f"model {self._spec.key}: ") + hint)
@@ -245,42 +241,35 @@ class ModelProcess:
         self._child.sock.settimeout(self._limit_ns / 1e9)
         return True
 
-    def run_batch(
-        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False, rows: Sequence[int] = ()
-    ) -> tuple[Done | CallFailed, dict[str, NDArray[Any]]]:
-        """Run a batch of requests with `rows` rows each. With `quiet`, the process logs no exception of the model.
+    def run(
+        self,
+        batch_size: int,
+        inputs: Mapping[str, NDArray[Any]],
+        quiet: bool = False,
+        rows: Sequence[int] = (),
+        step: Step | None = None,
+    ) -> tuple[Done | ModelCallFailed, dict[str, NDArray[Any]]]:
+        """Run a batch of requests with `rows` rows each, or a step of a stream.
 
-        Raises `ModelFailed` if the process cannot run another.
+        With `quiet`, the process logs no exception of the model. Raises `ModelFailed` if it cannot run another batch.
         """
         headers, buffers = pack(inputs)
-        return self._run(Run(batch_size, headers, quiet, tuple(rows)), buffers)
-
-    def run_step(
-        self, step: Step, inputs: Mapping[str, NDArray[Any]]
-    ) -> tuple[Done | CallFailed, dict[str, NDArray[Any]]]:
-        """Run one step of a stream, as `run_batch` runs a batch."""
-        headers, buffers = pack(inputs)
-        return self._run(RunStep(step, headers), buffers)
-
-    def end_streams(self, owner: str, streams: tuple[int, ...]) -> None:
-        """Close streams. Does not wait for it. A process that has ended has none."""
-        with suppress(OSError):
-            send(self._packets, EndStreams(owner, streams))
-
-    def _run(
-        self, message: Run | RunStep, buffers: Sequence[Buffer]
-    ) -> tuple[Done | CallFailed, dict[str, NDArray[Any]]]:
         # A process that died while idle is detected here. `_receive` raises with its exit code.
         with suppress(BrokenPipeError, ConnectionResetError):
             try:
-                send(self._packets, message, buffers)
+                send(self._packets, Run(batch_size, headers, quiet, tuple(rows), step), buffers)
             except TimeoutError:
                 reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
                 raise ProcessFailed(reason, "hang") from None
         reply, outputs = self._receive()
-        if not isinstance(reply, Done | CallFailed):
+        if not isinstance(reply, Done | ModelCallFailed):
             raise ModelFailed(f"got {reply}, wanted Done or Failed")
         return reply, outputs
+
+    def end_streams(self, owner: str, streams: tuple[int, ...]) -> None:
+        """Close streams. Does not wait for it. A process that has ended has none."""
+        with suppress(OSError):
+            send(self._packets, CloseStreams(owner, streams))
 
     def _receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
         try:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from horologe_gpu_worker.repository.manifest_fields import Manifest
-    from horologe_gpu_worker.runtime import DeviceConfig
     from horologe_gpu_worker.runtimes.python.requirements_file import RequirementsFile
+    from horologe_gpu_worker.settings import WorkerSettings
 
 ENVIRONMENTS, PIP_CACHE, READY = "environments", "pip", "ready.json"
 OWN_PACKAGES = ("horologe_common", "horologe_gpu_worker")
@@ -76,16 +76,16 @@ class ModelEnvironment(NamedTuple):
         return kept | {"PYTHONPATH": self.packages}
 
 
-def find_environment(folder: Path, manifest: Manifest, device: DeviceConfig) -> ModelEnvironment:
+def find_environment(folder: Path, manifest: Manifest, settings: WorkerSettings) -> ModelEnvironment:
     """Return the environment of a version. Does not make it.
 
     Raises `InvalidModel` if it does not exist, or its interpreter cannot run the model's process.
     """
     if not (manifest.python or manifest.requirements):
         return ModelEnvironment()
-    python, interpreter = manifest.python, _interpreter(manifest, device)
+    python, interpreter = manifest.python, _interpreter(manifest, settings)
     if manifest.requirements:
-        place = _place(read_requirements(folder, manifest.requirements), manifest, interpreter, device)
+        place = _place(read_requirements(folder, manifest.requirements), manifest, interpreter, settings)
         try:
             interpreter = msgspec.json.decode((place / READY).read_bytes(), type=Interpreter)
         except OSError:
@@ -93,33 +93,35 @@ def find_environment(folder: Path, manifest: Manifest, device: DeviceConfig) -> 
             raise InvalidModel(f"{place}: got no environment there: run `horologe load {name}` to make it") from None
         python = str(place / "bin" / "python")
     _check_interpreter(python, interpreter, manifest)
-    return ModelEnvironment(python, _link_packages(Path(device.cache).absolute() / ENVIRONMENTS, interpreter.lacking))
+    return ModelEnvironment(python, _link_packages(Path(settings.cache).absolute() / ENVIRONMENTS, interpreter.lacking))
 
 
-def make_environment(folder: Path, manifest: Manifest, device: DeviceConfig, report: Callable[[str], None]) -> None:
+def make_environment(folder: Path, manifest: Manifest, settings: WorkerSettings, report: Callable[[str], None]) -> None:
     """Make the environment of a version unless it exists. `report` receives the progress.
 
     Blocks while another process makes it. Raises `InvalidModel` naming the line that cannot be installed.
     """
     if manifest.requirements:
         requirements = read_requirements(folder, manifest.requirements)
-        place = _place(requirements, manifest, _interpreter(manifest, device), device)
+        place = _place(requirements, manifest, _interpreter(manifest, settings), settings)
         with _lock(place, report):
             if not (place / READY).is_file():
-                _install(place, requirements, manifest.python or sys.executable, device, report)
-    find_environment(folder, manifest, device)
+                _install(place, requirements, manifest.python or sys.executable, settings, report)
+    find_environment(folder, manifest, settings)
 
 
-def _place(requirements: RequirementsFile, manifest: Manifest, interpreter: Interpreter, device: DeviceConfig) -> Path:
+def _place(
+    requirements: RequirementsFile, manifest: Manifest, interpreter: Interpreter, settings: WorkerSettings
+) -> Path:
     """Return the folder of a virtual environment."""
     python = os.path.realpath(manifest.python or sys.executable)
     digest = hashlib.blake2b(digest_size=16)
     digest.update(b"\0".join((requirements.content, python.encode(), interpreter.abi.encode())))
-    return Path(device.cache).absolute() / ENVIRONMENTS / digest.hexdigest()
+    return Path(settings.cache).absolute() / ENVIRONMENTS / digest.hexdigest()
 
 
 def _install(
-    place: Path, requirements: RequirementsFile, python: str, device: DeviceConfig, report: Callable[[str], None]
+    place: Path, requirements: RequirementsFile, python: str, settings: WorkerSettings, report: Callable[[str], None]
 ) -> None:
     """Make a virtual environment. What is left of an attempt that was killed is removed first."""
     if importlib.util.find_spec("pip") is None:
@@ -134,7 +136,7 @@ def _install(
     cache = str(place.parent / PIP_CACHE)
     pip = [sys.executable, "-m", "pip", "--python", str(target), "install", *options, "--cache-dir", cache]
     _run_pip([*pip, "--requirement", str(requirements.path)], place, requirements, report)
-    interpreter = _probe(str(target), device.user)
+    interpreter = _probe(str(target), settings.model_user)
     partial = place / f"{READY}.partial"
     partial.write_bytes(msgspec.json.encode(interpreter))
     partial.rename(place / READY)
@@ -182,7 +184,7 @@ def _lock(place: Path, report: Callable[[str], None]) -> Iterator[None]:
         os.close(lock)
 
 
-def _interpreter(manifest: Manifest, device: DeviceConfig) -> Interpreter:
+def _interpreter(manifest: Manifest, settings: WorkerSettings) -> Interpreter:
     """Return the interpreter that `python` names; the worker's own if it is empty."""
     if not manifest.python:
         return Interpreter(sys.version_info[:2], _abi(), ())
@@ -190,7 +192,7 @@ def _interpreter(manifest: Manifest, device: DeviceConfig) -> Interpreter:
         changed_ns = os.stat(manifest.python).st_mtime_ns
     except OSError as error:
         raise InvalidModel(f"python: got {manifest.python!r}, wanted an interpreter: {error.strerror}") from error
-    return _known_interpreter(manifest.python, device.user, changed_ns)
+    return _known_interpreter(manifest.python, settings.model_user, changed_ns)
 
 
 @lru_cache(maxsize=256)

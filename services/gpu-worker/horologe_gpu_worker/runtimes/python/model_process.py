@@ -22,19 +22,18 @@ from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, de
 from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.repository.content import ContentHashes
-from horologe_gpu_worker.repository.manifest import max_open_streams, model_path, read_manifest
-from horologe_gpu_worker.repository.reshaping import has_reshapes
+from horologe_gpu_worker.repository.manifest import model_path, read_manifest
+from horologe_gpu_worker.repository.reshaping import read_reshapes
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.open_streams import OpenStreams
 from horologe_gpu_worker.runtimes.python.channel import (
-    CallFailed,
+    CloseStreams,
     Done,
-    EndStreams,
     Loaded,
+    ModelCallFailed,
     ModelStarted,
     Run,
-    RunStep,
     Start,
     pack,
     receive,
@@ -89,17 +88,15 @@ def serve(packets: PacketSocket) -> None:
         send(packets, _failed(error, fatal=True))
         return
     send(packets, ModelStarted(slowest_ns))
-    streams = OpenStreams(getattr(model, "predict_stream", None) or _no_streams, max_open_streams(folder))
+    stream = read_manifest(folder).stream
+    streams = OpenStreams(getattr(model, "predict_stream", None) or _no_streams, stream.max_open if stream else 0)
     while True:
         message, inputs = receive(packets)
-        if isinstance(message, EndStreams):
+        if isinstance(message, CloseStreams):
             end_streams(streams, message)
         else:
-            assert isinstance(message, Run | RunStep)
-            if isinstance(message, Run):
-                run = partial(run_batch, model, message)
-            else:
-                run = partial(run_step, streams, message.step)
+            assert isinstance(message, Run)
+            run = partial(run_step, streams, message.step) if message.step else partial(run_batch, model, message)
             send(packets, *answer(run, inputs, message.quiet))
 
 
@@ -120,7 +117,7 @@ def load_model(folder: Path, spec: ModelSpec, device: str, gpu_memory_bytes: int
         adapted = TritonModel(getattr(module, TRITON_CLASS), spec, folder, device)
         imports.check_modules()
         return adapted
-    if has_reshapes(manifest):
+    if any(read_reshapes(manifest)):
         raise ModelFailed(f"reshape: got some, wanted none for a class other than {TRITON_CLASS}")
     if not hasattr(module, "Model"):
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
@@ -205,19 +202,19 @@ def run_step(streams: OpenStreams, step: Step, inputs: dict[str, NDArray[Any]]) 
 
 def answer(
     run: Callable[[dict[str, NDArray[Any]]], tuple[Done, list[Buffer]]], inputs: dict[str, NDArray[Any]], quiet: bool
-) -> tuple[Done | CallFailed, list[Buffer]]:
+) -> tuple[Done | ModelCallFailed, list[Buffer]]:
     """Return the result of a call of the model, or its failure."""
     try:
         return run(inputs)
     except MemoryError as error:  # a memory leak would continue
         return _failed(error, fatal=True), []
     except (Refused, Lost) as error:
-        return CallFailed(error.reason, status=int(error.status)), []
+        return ModelCallFailed(error.reason, status=int(error.status)), []
     except Exception as error:
         return _failed(error, fatal=False, quiet=quiet), []
 
 
-def end_streams(streams: OpenStreams, message: EndStreams) -> None:
+def end_streams(streams: OpenStreams, message: CloseStreams) -> None:
     """Close streams. An exception of a `finally` of the model is only logged: its stream has ended."""
     try:
         streams.end(message.owner, message.streams)
@@ -229,12 +226,12 @@ def _no_streams(inputs: object) -> None:
     raise ModelFailed("the model does not stream")
 
 
-def _failed(error: Exception, fatal: bool, quiet: bool = False) -> CallFailed:
+def _failed(error: Exception, fatal: bool, quiet: bool = False) -> ModelCallFailed:
     if not quiet:
         with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
             traceback.print_exception(error)
     by_inputs, rows = isinstance(error, WarmUpFailed), isinstance(error, RowsFailed)
-    return CallFailed(describe_failure(error)[:2000], fatal, by_inputs, rows)
+    return ModelCallFailed(describe_failure(error)[:2000], fatal, by_inputs, rows)
 
 
 def describe_failure(error: Exception) -> str:

@@ -20,11 +20,12 @@ from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, size_bytes
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.repository.model_spec import build_spec, declared_signature
-from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
+from horologe_gpu_worker.runtime import OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
-from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, Done, ModelProcess
+from horologe_gpu_worker.runtimes.python.channel import END_S, Done, ModelCallFailed, ModelProcess
 from horologe_gpu_worker.runtimes.python.model_environment import find_environment, make_environment
 from horologe_gpu_worker.runtimes.pytorch.paging.device_pages import HeldPages
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_gpu_worker.core.stream_step import Step
-    from horologe_gpu_worker.runtime import DeviceConfig
 
 MODEL = "model.py"
 KEPT_MAX, KEPT_LOAD_NS = 4, s(1)
@@ -113,14 +113,14 @@ class PythonModel(OpenModel):
     def _run(
         self, batch_size: int, inputs: Mapping[str, NDArray[Any]], *, quiet: bool = False, rows: Sequence[int] = ()
     ) -> tuple[Mapping[str, NDArray[Any]], Mapping[int, str]]:
-        done, outputs = self._call(lambda process: process.run_batch(batch_size, inputs, quiet, rows), quiet)
+        done, outputs = self._call(lambda process: process.run(batch_size, inputs, quiet, rows), quiet)
         if not done.failed or len(done.failed) < len(rows):
             check_outputs(self._spec, batch_size, outputs)
         self._backoff.reset()
         return outputs, {index: f"model {self._spec.key}: {reason}" for index, reason in done.failed.items()}
 
     def step(self, step: Step, inputs: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
-        message, item = self._call(lambda process: process.run_step(step, inputs))
+        message, item = self._call(lambda process: process.run(1, inputs, step=step))
         try:
             if item:
                 check_outputs(self._spec, 1, item)
@@ -136,7 +136,7 @@ class PythonModel(OpenModel):
 
     def _call(
         self,
-        call: Callable[[ModelProcess], tuple[Done | CallFailed, dict[str, NDArray[Any]]]],
+        call: Callable[[ModelProcess], tuple[Done | ModelCallFailed, dict[str, NDArray[Any]]]],
         quiet: bool = False,
     ) -> tuple[Done, dict[str, NDArray[Any]]]:
         """Return what the process answers. Raises `ModelFailed`, `Refused` or `Lost`."""
@@ -148,7 +148,7 @@ class PythonModel(OpenModel):
         except ModelFailed as error:
             cause = self._restart(error, quiet)
             raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
-        if isinstance(message, CallFailed):
+        if isinstance(message, ModelCallFailed):
             if message.fatal:
                 cause = self._restart(ModelFailed(message.reason), quiet)
                 raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)
@@ -224,16 +224,15 @@ class PythonModel(OpenModel):
 class PythonRuntime(Runtime):
     """Models written in Python: `model.py` with a class `Model`, which has `predict_batch` or `predict_stream`."""
 
-    def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
-        self._device = device
+    def __init__(self, settings: WorkerSettings = DEFAULTS) -> None:
+        self._settings = settings
         self.kept = KeptModels(KEPT_MAX, PythonModel.close)
 
     def provision(self, folder: Path, report: Callable[[str], None]) -> None:
         """Make the environment of the model unless it exists. Raises `InvalidModel` if that fails."""
-        make_environment(folder, read_manifest(folder), self._device, report)
+        make_environment(folder, read_manifest(folder), self._settings, report)
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
         if not (path := model_path(folder, manifest, MODEL)).is_file():
             raise InvalidModel(f"{path}: got no such file, wanted a class Model")
@@ -242,12 +241,11 @@ class PythonRuntime(Runtime):
     def place(self, spec: ModelSpec, folder: Path) -> ModelSpec:
         """Give the model the worker's CUDA device, and as many pages as its `gpu_memory`, if it has one."""
         limit = size_bytes(read_manifest(folder).gpu_memory)
-        if not limit or self._device.cuda is None:
+        if not limit or self._settings.cuda is None:
             return spec
         return msgspec.structs.replace(spec, on_gpu=True, weights_bytes=limit)
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
-        """Start the model's process. With `warm` it runs every batch size once; see `Runtime.open`."""
         model = self._create(spec, folder, warm)
         model.start()
         return model
@@ -268,12 +266,12 @@ class PythonRuntime(Runtime):
 
     def _create(self, spec: ModelSpec, folder: Path, warm: bool) -> PythonModel:
         manifest = read_manifest(folder)
-        environment = find_environment(folder, manifest, self._device)
+        environment = find_environment(folder, manifest, self._settings)
         return PythonModel(
             spec,
-            lambda: ModelProcess(spec, folder, manifest, self._device, environment),
+            lambda: ModelProcess(spec, folder, manifest, self._settings, environment),
             warm=warm,
-            hold_pages=lambda: HeldPages(self._device, spec.pages, spec.on_gpu),
+            hold_pages=lambda: HeldPages(self._settings, spec.pages, spec.on_gpu),
         )
 
 
@@ -288,7 +286,6 @@ class _MeasuredModel(Runtime):
         self._stopped = False
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
-        """Start the model's process; see `Runtime.open`."""
         with self._lock:
             if self._stopped:
                 raise ModelFailed(f"model {spec.key}: was stopped before it was loaded")

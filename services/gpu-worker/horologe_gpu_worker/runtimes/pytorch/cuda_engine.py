@@ -1,7 +1,4 @@
-"""A CUDA device for PyTorch: its pages, its streams, the memory of batches, and the order of copies.
-
-Imports nothing but PyTorch, so that benchmarks and tests/gpu can use it alone.
-"""
+"""A CUDA device for PyTorch: its pages, its streams, the memory of batches, and the order of copies."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from horologe_gpu_worker.runtimes.pytorch.copy_order import CopyOrder
 from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import GraphCapturer
 from horologe_gpu_worker.runtimes.pytorch.cuda_model import CudaModel
 from horologe_gpu_worker.runtimes.pytorch.paging import device_pages
-from horologe_gpu_worker.runtimes.pytorch.program import Program, load_program
+from horologe_gpu_worker.runtimes.pytorch.program import Program, UnsupportedProgram, load_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,17 +49,14 @@ class CudaEngine:
 
     def load_program(self, path: Path) -> Program:
         program = load_program(path, self.device)
-        pin_memory(program.memory)
         torch.cuda.empty_cache()  # frees the copies of weights that moving the program made
-        return program
-
-    def unsupported_reason(self, spec: ModelSpec, program: Program) -> str:
         if not program.shapes.has_known_outputs:
-            return (
+            raise UnsupportedProgram(
                 "outputs: got shapes that depend on the values of inputs, wanted them to follow from their shapes: the "
                 "memory of a batch is allocated before it runs"
             )
-        return ""
+        pin_memory(program.memory)
+        return program
 
     def create_model(self, spec: ModelSpec, program: Program, threads: int) -> CudaModel:
         return CudaModel(spec, program, self)

@@ -1,7 +1,4 @@
-"""CUDA graphs: a program captured run_and_store per batch size, over weights and buffers at fixed addresses.
-
-Imports nothing but PyTorch, so that benchmarks can use it alone.
-"""
+"""CUDA graphs: a program captured once per batch size, over weights and buffers at fixed addresses."""
 
 from __future__ import annotations
 
@@ -119,36 +116,25 @@ class GraphCapturer:
 
         Raises ValueError if an output's dtype or shape differs from `layout`, and the errors of `run`.
         """
-        with self._capturing:
-            return self._capture(run, weights, layout, warm_runs, inputs)
+        with self._capturing, torch.no_grad():
+            area = self._area(layout.size)
+            read, written = area[: layout.middle], area[layout.middle : layout.size]
+            arguments = [*weights, *(part.view(area) for part in layout.inputs)]
+            targets = [part.view(area) for part in layout.outputs]
 
-    def _capture(
-        self,
-        run: Callable[..., Sequence[Any]],
-        weights: Sequence[Any],
-        layout: BatchLayout,
-        warm_runs: int,
-        made_up: Any,
-    ) -> CapturedGraph:
-        area = self._area(layout.size)
-        inputs = [part.view(area) for part in layout.inputs]
-        outputs = [part.view(area) for part in layout.outputs]
+            def run_and_store() -> None:
+                store_outputs(layout, targets, run(*arguments))
 
-        def run_and_store() -> None:
-            store_outputs(layout, outputs, run(*weights, *inputs))
-
-        with torch.no_grad():
             # Warm-up uses the same library workspaces as captured graphs, so no graph may run at the same time.
             with self.run_lock, torch.cuda.stream(self._stream):
-                if made_up is None:
-                    area[: layout.middle].zero_()
+                if inputs is None:
+                    read.zero_()
                 else:
-                    area[: layout.middle].copy_(made_up)
+                    read.copy_(inputs)
                 for _ in range(warm_runs):
                     run_and_store()
                 self._stream.synchronize()
-            graph = self._record(run_and_store)
-        return CapturedGraph(graph, area[: layout.middle], area[layout.middle : layout.size])
+            return CapturedGraph(self._record(run_and_store), read, written)
 
     def _record(self, run: Callable[[], object]) -> Any:
         graph = torch.cuda.CUDAGraph()

@@ -1,7 +1,4 @@
-"""A PyTorch model on a CUDA device: its batches, its graphs by shape, and batches without a graph.
-
-Imports nothing but PyTorch, so that benchmarks and tests/gpu can use it alone.
-"""
+"""A PyTorch model on a CUDA device: its batches, its graphs by shape, and batches without a graph."""
 
 from __future__ import annotations
 
@@ -111,12 +108,10 @@ class CudaModel(PagedModel, StagedModel):
                 made_up = inputs(size)
                 shapes = self.shapes_of(made_up)
                 self._graphs[shapes] = self._capture(shapes, pack_inputs(self.layout_of(shapes), made_up))
-            except torch.OutOfMemoryError as error:
-                raise ModelFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
-            except RuntimeError as error:
-                raise WarmUpFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
-            except ValueError as error:
-                raise ModelFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
+            except (RuntimeError, ValueError) as error:
+                by_inputs = isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
+                kind = WarmUpFailed if by_inputs else ModelFailed
+                raise kind(f"model {self._spec.key}: batch size {size}: {error}") from error
 
     def _capture(self, shapes: Shapes, inputs: Any, warm_runs: int = WARM_RUNS) -> CapturedGraph:
         """Capture a graph, with warm runs on `inputs`: the bytes of a batch, on the host or the device."""

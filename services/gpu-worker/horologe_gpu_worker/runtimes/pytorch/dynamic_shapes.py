@@ -1,6 +1,6 @@
 """Variable dimensions of an exported program: which of them count rows, and which sizes they can have together.
 
-A dimension is a number, or an expression of symbols such as `s0 + 1`. Imports nothing but PyTorch and SymPy.
+A dimension is a number, or an expression of symbols such as `s0 + 1`.
 """
 
 from __future__ import annotations

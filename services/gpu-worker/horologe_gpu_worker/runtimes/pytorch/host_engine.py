@@ -36,7 +36,6 @@ class HostModel(PagedModel):
         self.base[: self.size].copy_(self.blob)
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)  # a setting of the calling thread, and each lane is a thread
         tensors = [torch.from_numpy(writable(inputs[tensor.name])) for tensor in self._spec.inputs]
@@ -73,9 +72,6 @@ class HostEngine:
 
     def load_program(self, path: Path) -> Program:
         return load_program(path)
-
-    def unsupported_reason(self, spec: ModelSpec, program: Program) -> str:
-        return ""
 
     def create_model(self, spec: ModelSpec, program: Program, threads: int) -> HostModel:
         return HostModel(spec, program, self.pool, threads)

@@ -1,7 +1,4 @@
-"""A torch.export program from disk: its inputs and outputs, its weights, and the function that runs it.
-
-Imports nothing but PyTorch and paged_weights.py, so that benchmarks can use it alone.
-"""
+"""A torch.export program from disk: its inputs and outputs, its weights, and the function that runs it."""
 
 from __future__ import annotations
 

@@ -20,15 +20,16 @@ from horologe_gpu_worker.repository.manifest_fields import Manifest
 from horologe_gpu_worker.repository.model_spec import (
     BATCH_SIZES,
     build_spec,
+    check_narrower,
     default_length,
     tensor_specs,
     warmup_inputs,
 )
-from horologe_gpu_worker.repository.signature_corrections import check_narrower
 from horologe_gpu_worker.repository.warm_up import warm_up
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Runtime, WarmUpFailed
+from horologe_gpu_worker.runtime import OpenModel, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages
 from horologe_gpu_worker.runtimes.pytorch.program import Program, ProgramTensor, UnsupportedProgram, check_stateless
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,10 +49,7 @@ class Engine(Protocol):
     inline_io: bool
 
     def load_program(self, path: Path) -> Program:
-        """Read a program, with its operators on this device."""
-
-    def unsupported_reason(self, spec: ModelSpec, program: Program) -> str:
-        """Return why the program, with this signature, cannot run on this device; empty if it can."""
+        """Read a program, with its operators on this device. Raises `UnsupportedProgram` if it cannot run there."""
 
     def create_model(self, spec: ModelSpec, program: Program, threads: int) -> PagedModel:
         """Create a model with reserved addresses and no pages."""
@@ -71,16 +69,15 @@ class _CachedProgram(NamedTuple):
 class PytorchRuntime(Runtime):
     """Opens torch.export programs. Needs the package `torch` (the extra `torch`)."""
 
-    def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
-        self._engine = _create_engine(device)
-        self._on_gpu = device.cuda is not None
+    def __init__(self, settings: WorkerSettings = DEFAULTS) -> None:
+        self._engine = _create_engine(settings)
+        self._on_gpu = settings.cuda is not None
         self.inline_io = self._engine.inline_io
         self._inspected: dict[Path, tuple[Manifest, Program]] = {}
         """Programs that `inspect` has read, until `prepare` names their content."""
         self._programs: dict[Path, _CachedProgram] = {}
 
     def inspect(self, folder: Path) -> ModelSpec:
-        """Read the spec from the program and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         self._inspected.pop(folder, None)
         manifest, program = self._read_program(folder)
         path = model_path(folder, manifest, MODEL)
@@ -100,16 +97,11 @@ class PytorchRuntime(Runtime):
                 f"{manifest_path(folder) or path}: batch_sizes: got {list(spec.batch_sizes)}, wanted "
                 f"{shapes.describe_rows()}, as the program was exported"
             )
-        if reason := self._engine.unsupported_reason(spec, program):
-            raise InvalidModel(f"{path}: {reason}")
         self._inspected[folder] = manifest, program
         return spec
 
     def place(self, spec: ModelSpec, folder: Path) -> ModelSpec:
         return msgspec.structs.replace(spec, on_gpu=self._on_gpu)
-
-    def unsupported_reason(self, spec: ModelSpec, folder: Path) -> str:
-        return self._engine.unsupported_reason(spec, self._program_of(spec, folder).program)
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
         """Load, warm up and unload the model once, if that has not been done."""
@@ -222,17 +214,16 @@ def _load(spec: ModelSpec, model: PagedModel) -> None:
         raise ModelFailed(f"model {spec.key}: {error}; worker.pages_bytes may be more than the device has") from error
 
 
-def _create_engine(device: DeviceConfig) -> Engine:
-    pages = device.pages
-    if device.cuda is None:
+def _create_engine(settings: WorkerSettings) -> Engine:
+    if settings.cuda is None:
         from horologe_gpu_worker.runtimes.pytorch.host_engine import HostEngine
 
-        return HostEngine(pages, PAGE_BYTES)
+        return HostEngine(settings.pages, PAGE_BYTES)
     if not torch.cuda.is_available():
-        raise InvalidModel(f"worker.device: got {device.device!r}, wanted a CUDA device that PyTorch can use")
+        raise InvalidModel(f"worker.device: got {settings.device!r}, wanted a CUDA device that PyTorch can use")
     from horologe_gpu_worker.runtimes.pytorch.cuda_engine import CudaEngine
 
-    return CudaEngine(device.cuda, pages, PAGE_BYTES, device.io_bytes)
+    return CudaEngine(settings.cuda, settings.pages, PAGE_BYTES, settings.io_cache_bytes)
 
 
 def _apply_names(

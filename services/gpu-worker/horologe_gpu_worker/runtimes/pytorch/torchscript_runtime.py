@@ -15,8 +15,9 @@ from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, re
 from horologe_gpu_worker.repository.model_spec import build_spec, declared_signature
 from horologe_gpu_worker.repository.reshaping import read_reshapes
 from horologe_gpu_worker.repository.warm_up import warm_up
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Runtime
+from horologe_gpu_worker.runtime import OpenModel, Runtime
 from horologe_gpu_worker.runtimes.pytorch.host_engine import writable
+from horologe_gpu_worker.settings import DEFAULTS, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,6 @@ class TorchScriptModel(OpenModel):
         self._indices = output_indices([tensor.name for tensor in spec.outputs])
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)  # a setting of the calling thread, and each lane is a thread
         tensors = {
@@ -79,11 +79,11 @@ class TorchScriptModel(OpenModel):
 class TorchScriptRuntime(Runtime):
     """Opens TorchScript modules on the CPU. Needs the package `torch` (the extra `torch`)."""
 
-    def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
-        if device.cuda is not None:
+    def __init__(self, settings: WorkerSettings = DEFAULTS) -> None:
+        if settings.cuda is not None:
             raise InvalidModel(
-                f"TorchScript runs on the CPU: worker.device: got {device.device!r}, wanted 'cpu', or a model.pt2 made "
-                "by torch.export"
+                f"TorchScript runs on the CPU: worker.device: got {settings.device!r}, wanted 'cpu', or a model.pt2 "
+                "made by torch.export"
             )
 
     def inspect(self, folder: Path) -> ModelSpec:
@@ -106,7 +106,6 @@ class TorchScriptRuntime(Runtime):
         return msgspec.structs.replace(spec, shares_pages=True)
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
-        """Read the module and, with `warm`, run every batch size once; see `Runtime.open`."""
         manifest = read_manifest(folder)
         module = load_module(model_path(folder, manifest, MODEL))
         model = TorchScriptModel(spec, module, manifest.threads, read_reshapes(manifest))

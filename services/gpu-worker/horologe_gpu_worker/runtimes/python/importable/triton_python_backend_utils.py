@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -168,21 +169,10 @@ class Logger:
     def log(message: str, level: str = INFO) -> None:
         sys.stderr.write(f"{level}: {message}\n")
 
-    @staticmethod
-    def log_info(message: str) -> None:
-        Logger.log(message, Logger.INFO)
-
-    @staticmethod
-    def log_warn(message: str) -> None:
-        Logger.log(message, Logger.WARNING)
-
-    @staticmethod
-    def log_error(message: str) -> None:
-        Logger.log(message, Logger.ERROR)
-
-    @staticmethod
-    def log_verbose(message: str) -> None:
-        Logger.log(message, Logger.VERBOSE)
+    log_info = staticmethod(partial(log, level=INFO))
+    log_warn = staticmethod(partial(log, level=WARNING))
+    log_error = staticmethod(partial(log, level=ERROR))
+    log_verbose = staticmethod(partial(log, level=VERBOSE))
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:

@@ -57,7 +57,7 @@ class AllocationProperties(ctypes.Structure):
     ]
 
 
-class Access(ctypes.Structure):
+class MemoryAccess(ctypes.Structure):
     """CUmemAccessDesc."""
 
     _fields_ = [("location", MemoryLocation), ("flags", ctypes.c_int)]
@@ -83,7 +83,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "cuMemAddressFree": [DEVICE_POINTER, _size],
     "cuMemMap": [DEVICE_POINTER, _size, _size, HANDLE, FLAGS],
     "cuMemUnmap": [DEVICE_POINTER, _size],
-    "cuMemSetAccess": [DEVICE_POINTER, _size, _pointer(Access), _size],
+    "cuMemSetAccess": [DEVICE_POINTER, _size, _pointer(MemoryAccess), _size],
     "cuStreamCreate": [_pointer(ctypes.c_void_p), ctypes.c_uint],
 }
 """Function -> types of its arguments. All functions return a CUresult (int)."""

@@ -28,7 +28,7 @@ class CudaBacking:
             raise OSError(f"cuda:{device}: got a device without virtual memory management, wanted one with it")
         location = cuda_driver.MemoryLocation(cuda_driver.LOCATION_TYPE_DEVICE, number)
         self._properties = cuda_driver.AllocationProperties(cuda_driver.ALLOCATION_TYPE_PINNED, 0, location)
-        self._access = cuda_driver.Access(location, cuda_driver.ACCESS_READ_WRITE)
+        self._access = cuda_driver.MemoryAccess(location, cuda_driver.ACCESS_READ_WRITE)
         self._context.enter()
         driver(
             "cuMemGetAllocationGranularity",

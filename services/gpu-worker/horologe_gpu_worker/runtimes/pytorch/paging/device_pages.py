@@ -15,7 +15,7 @@ from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages, PagePool
 
 if TYPE_CHECKING:
-    from horologe_gpu_worker.runtime import DeviceConfig
+    from horologe_gpu_worker.settings import WorkerSettings
 
 PAGE_BYTES = 16 << 20
 
@@ -28,11 +28,11 @@ def device_pool(device: int, pages: int, page_bytes: int = PAGE_BYTES) -> PagePo
     return pool
 
 
-def _pool_of(device: DeviceConfig) -> PagePool | None:
-    if device.cuda is None:
+def _pool_of(settings: WorkerSettings) -> PagePool | None:
+    if settings.cuda is None:
         return None
     try:
-        return device_pool(device.cuda, device.pages)
+        return device_pool(settings.cuda, settings.pages)
     except (OSError, OutOfPages) as error:
         raise ModelFailed(f"{error}; worker.pages_bytes may be more than the device has") from error
 
@@ -43,8 +43,8 @@ class HeldPages:
     Raises `ModelFailed` if the device has no room for the pool.
     """
 
-    def __init__(self, device: DeviceConfig, pages: float, on_gpu: bool = True) -> None:
-        self._pool = _pool_of(device) if on_gpu else None
+    def __init__(self, settings: WorkerSettings, pages: float, on_gpu: bool = True) -> None:
+        self._pool = _pool_of(settings) if on_gpu else None
         self._count = self._pool.set_aside(int(pages)) if self._pool else 0
 
     def put_back(self) -> None:

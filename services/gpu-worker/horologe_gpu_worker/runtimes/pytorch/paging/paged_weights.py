@@ -1,7 +1,4 @@
-"""Models with weights in pages: tensors over a reserved address range, and the layout of the weights in it.
-
-Imports nothing but PyTorch and runtime.py, so that benchmarks can use it alone.
-"""
+"""Models with weights in pages: tensors over a reserved address range, and the layout of the weights in it."""
 
 from __future__ import annotations
 
