@@ -344,9 +344,9 @@ send([1, 7, "noop", "", 100_000_000, [["x", "FP32", [1, 16], 64]]], struct.pack(
 print(receive())  # Answer
 ```
 
-The client chooses the `id` of a request, here 7, and its answer has the same one. [Status](#status) lists the numbers of
-`status`. If the server has [keys](operating.md#keys), set the key pair of the client and the public key of the service on
-the socket (CURVE).
+The client chooses the `id` of a request, here 7, and its answer has the same one. [Status](#status) lists the numbers
+of `status`. If the server has [keys](operating.md#keys), set the key pair of the client and the public key of the
+service on the socket (CURVE).
 """
 
 BETWEEN_SERVICES = """## Messages between services
