@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -22,6 +23,9 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parents[1]
 BASE = "python:3.11-slim"
 TARGETS = ("edge", "worker", "server")
+TIMES = ("mtime", "atime", "ctime")
+SOURCE_HASH = re.compile(r"\b(file|dir|multi):[0-9a-f]{64}")
+"""The classic builder writes this hash of the copied files, which contains their modes, into the history."""
 
 
 def build_images(version: str, epoch: int) -> list[str]:
@@ -58,7 +62,7 @@ def _write_image(saved: Path, target: Path, name: str, base_layers: list[str], e
     kept = len(base_layers) if layers[: len(base_layers)] == base_layers else 0
     paths = [saved / layer for layer in manifest["Layers"]]
     for place in range(kept, len(paths)):
-        paths[place] = _with_times(paths[place], saved / f"{place}.tar", epoch)
+        paths[place] = _without_traces(paths[place], saved / f"{place}.tar", epoch)
         layers[place] = f"sha256:{_digest(paths[place])}"
     encoded = json.dumps(_without_build(config, epoch), sort_keys=True).encode()
     file = f"{hashlib.sha256(encoded).hexdigest()}.json"
@@ -67,20 +71,23 @@ def _write_image(saved: Path, target: Path, name: str, base_layers: list[str], e
     with tarfile.open(target, "w") as tar:
         for path, layer in zip(paths, names, strict=True):
             tar.add(path, layer)
-        for content, place in ((encoded, file), (described, "manifest.json")):
-            member = tarfile.TarInfo(place)
+        for content, member_name in ((encoded, file), (described, "manifest.json")):
+            member = tarfile.TarInfo(member_name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
 
 
-def _with_times(layer: Path, target: Path, epoch: int) -> Path:
-    """Copy a layer, with times of at most `epoch`."""
+def _without_traces(layer: Path, target: Path, epoch: int) -> Path:
+    """Copy a layer, with times of at most `epoch`, and without the umask of the checkout and the users of this host."""
     with tarfile.open(layer) as source, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as copy:
         for member in source:
             member.mtime = min(int(member.mtime), epoch)
-            for time in ("mtime", "atime", "ctime"):
-                member.pax_headers.pop(time, None)
-            content: IO[bytes] | None = source.extractfile(member) if member.isreg() else None
+            member.pax_headers = {key: value for key, value in member.pax_headers.items() if key not in TIMES}
+            member.uname = member.gname = ""
+            content: IO[bytes] | None = None
+            if member.isreg():
+                member.mode &= ~0o022
+                content = source.extractfile(member)
             copy.addfile(member, content)
     return target
 
@@ -88,7 +95,14 @@ def _with_times(layer: Path, target: Path, epoch: int) -> Path:
 def _without_build(config: dict[str, Any], epoch: int) -> dict[str, Any]:
     """Return the configuration of an image with times of at most `epoch`, and without the containers of its build."""
     latest = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    history = [{**step, "created": min(step.get("created", latest), latest)} for step in config["history"]]
+    history = [
+        step
+        | {
+            "created": min(step.get("created", latest), latest),
+            "created_by": SOURCE_HASH.sub(r"\1", step.get("created_by", "")),
+        }
+        for step in config["history"]
+    ]
     left_out = ("container", "container_config")
     changed = {key: value for key, value in config.items() if key not in left_out}
     settings = {key: value for key, value in config["config"].items() if key not in ("Hostname", "Image")}
