@@ -32,6 +32,8 @@ def build_images(version: str, epoch: int) -> list[str]:
     """Build `horologe-TARGET:version` of each target. Return lines with the id and the name of each image."""
     base = os.environ.get("BASE_IMAGE", BASE)
     arguments = [f"--build-arg=BASE_IMAGE={base}", f"--build-arg=BUILD_IMAGE={os.environ.get('BUILD_IMAGE', base)}"]
+    if not _docker("images", "-q", base):  # BuildKit does not keep the base image under its name
+        _docker("pull", "-q", base)
     lines = []
     for target in TARGETS:
         name = f"horologe-{target}:{version}"
