@@ -6,6 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 CACHE  := $(CURDIR)/.cache
+STORES := $(CACHE)/stores
 
 export PIP_CACHE_DIR := $(CACHE)/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -25,7 +26,7 @@ PROTOCOL := services/frontend/horologe_frontend/grpc/protocol
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
-.PHONY: help setup cuda demo up test test-experiments test-compiled check bench wheels dist docs clients protocol site clean
+.PHONY: help setup cuda demo up test test-experiments test-compiled test-stores check bench wheels dist docs clients protocol site clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -63,6 +64,11 @@ test-compiled: wheels ## build the wheels and test the compiled one, about five 
 	$(BIN)/pip install -q --no-deps --target build/compiled build/wheels/horologe-*-cp*.whl
 	PYTHONPATH=build/compiled $(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile \
 	  -m "not alone and not compose and not interpreted" tests/controller tests/cores tests/common/core tests/sim $(ARGS)
+
+# In an environment of its own: botocore needs python-dateutil 2, and the package kubernetes 3 or later.
+test-stores: export AZURITE := $(STORES)/node_modules/.bin
+test-stores: $(STORES)/installed ## test models in S3, Google Cloud Storage, Azure and Hugging Face's hub, on local servers
+	@$(STORES)/bin/python -m pytest -q -p no:schemathesis tests/gpu_worker/repository/test_stores.py $(ARGS)
 
 check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/ruff check .
@@ -120,6 +126,15 @@ $(STAMPS)/dev: $(STAMPS)/venv $(DISTRIBUTION)
 	@echo "installing the dependencies of development (once; a few minutes)"
 	@$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e ./experiments
 	@touch $@ $(STAMPS)/server
+
+$(STORES)/installed: $(DISTRIBUTION)
+	@echo "installing the stores' clients and local servers (once; a minute)"
+	@$(PYTHON) -m venv $(STORES)
+	@$(STORES)/bin/pip install -q -c constraints.txt -e '.[server,s3,gs,az,hf]' pytest pytest-timeout hypothesis onnx \
+	  'moto[s3]==5.2.5' flask flask-cors gcp-storage-emulator==2026.7.19
+	@npm install --silent --no-audit --no-fund --prefix $(STORES) azurite@3.35.0 || \
+	  echo "npm could not install azurite: the test of Azure will be skipped" >&2
+	@touch $@
 
 $(STAMPS)/site: $(STAMPS)/venv $(DISTRIBUTION)
 	@echo "installing the dependencies of the site (once; half a minute)"

@@ -5,7 +5,7 @@ These are the sdist, the wheel for every platform, the wheel with a compiled con
 
 All times in the files are that of the commit, or SOURCE_DATE_EPOCH. So two builds of a commit give the same sdist,
 wheel for every platform, chart and SBOM. `--no-compiled` leaves out the compiled wheel, which takes three minutes and
-needs a C compiler.
+needs a C compiler. `--images` also builds the images edge, worker and server, and writes their ids to IMAGES.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 from pathlib import Path
 
@@ -125,6 +126,7 @@ def main() -> None:
     """Build everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-compiled", action="store_true", help="leave out the compiled wheel")
+    parser.add_argument("--images", action="store_true", help="also build images, with a Docker engine")
     options = parser.parse_args()
     epoch = commit_time()
     shutil.rmtree(DIST, ignore_errors=True)
@@ -135,6 +137,11 @@ def main() -> None:
         build_wheel(sdist, DIST, epoch, compiled=True)
     package_chart(DIST, epoch)
     write_sbom(next(DIST.glob("*-none-any.whl")), DIST)
+    if options.images:
+        from images import build_images  # a script beside this one
+
+        version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        DIST.joinpath("IMAGES").write_text("".join(build_images(version, epoch)))
     write_sums(DIST)
     sys.stdout.write((DIST / "SHA256SUMS").read_text())
 

@@ -99,7 +99,7 @@ def metrics_page() -> str:
 
 def wire_page() -> str:
     """Return the page of the packet format, all messages and all statuses."""
-    parts = [WIRE_HEAD, _packets(), "## Messages of clients\n"]
+    parts = [WIRE_HEAD, _packets(), WIRE_CLIENT, "## Messages of clients\n"]
     modules = _messages_by_module()
     for title, kinds in modules:
         if _is_for_clients(title):
@@ -311,6 +311,42 @@ shows them in use. Clients need Hello, Welcome, Rejected and the messages betwee
 
 A message is an array of its tag and its fields. Fields with `?` may be missing at the end. They are then 0, false or
 empty, or have the value that is shown.
+"""
+
+WIRE_CLIENT = """## A client
+
+A client is a DEALER socket of ZeroMQ, on port 8003 of a frontend. This one needs `pip install pyzmq msgpack`, and
+`horologe up --demo`:
+
+```python
+import struct
+
+import msgpack
+import zmq
+
+socket = zmq.Context().socket(zmq.DEALER)
+socket.connect("tcp://127.0.0.1:8003")
+
+
+def send(message, *tensors):
+    socket.send_multipart([msgpack.packb([["", "", [message]]]), *tensors])
+
+
+def receive():
+    header, *tensors = socket.recv_multipart()
+    ((_, _, messages),) = msgpack.unpackb(header)
+    return messages, tensors
+
+
+send([10, 1, []])  # Hello
+print(receive())  # Welcome
+send([1, 7, "noop", "", 100_000_000, [["x", "FP32", [1, 16], 64]]], struct.pack("<16f", *range(16)))  # Predict
+print(receive())  # Answer
+```
+
+The client chooses the `id` of a request, here 7, and its answer has the same one. [Status](#status) lists the numbers
+of `status`. If the server has [keys](operating.md#keys), set the key pair of the client and the public key of the
+service on the socket (CURVE).
 """
 
 BETWEEN_SERVICES = """## Messages between services

@@ -33,6 +33,13 @@ FAULT_TIMES = FaultTimes(18.0, every_s=6.0, seed=561, before_s=5.0, settle_s=8.0
 REPLACED = ("gpu-worker", "controller", "selector", "frontend")
 """The services behind a request. Profiler and tuner take no part in one."""
 ML_RUNTIMES = ("onnxruntime", "torch", "sklearn", "scipy")
+FIND_TIMES = """
+import pathlib, struct
+for path in pathlib.Path("/opt/horologe").rglob("*.pyc"):
+    flags = struct.unpack("<I", path.read_bytes()[4:8])[0]
+    assert flags & 1, f"{path} holds the time of its source"
+print("no times")
+"""
 
 
 def test_the_sdk_gets_its_own_answers(client: Client) -> None:
@@ -66,6 +73,11 @@ def test_http_works_at_the_same_time(stack: Stack, client: Client, keys: Path) -
         refused.value.close()
     with urlopen(Request(load, b"", bearer(keys, "manager")), timeout=10) as answer:
         assert answer.status == 200
+
+
+def test_bytecode_in_the_images_does_not_depend_on_the_time_of_the_build(stack: Stack) -> None:
+    for service in ("frontend", WORKERS):
+        assert stack.execute(service, "python3", "-c", FIND_TIMES) == "no times\n"
 
 
 def test_a_model_finds_neither_foreign_keys_nor_the_store(stack: Stack) -> None:

@@ -42,7 +42,7 @@ def store_server(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
         kind, ("adlfs", az, az_variables)
     )
     fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed (the extra `remote`)")
-    pytest.importorskip(package, reason=f"{package} is not installed (the extra `{kind}`)")
+    pytest.importorskip(package, reason=f"{package} is not installed (`make test-stores` runs this test)")
     port = free_port("127.0.0.1")
     with subprocess.Popen(start(port, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 import horologe
+from harness.kserve_client import kserve_python
 from harness.model_folders import onnx_bytes
 from harness.running_up import Up
 from repository.helm_chart import ROOT
@@ -48,13 +50,20 @@ def test_the_manifests_are_valid_for_kserve(file: str) -> None:
         pytest.skip("no KSERVE_CRDS: it names a copy of the folder config/crd/full of github.com/kserve/kserve")
     document = read(file)
     group, _, version = document["apiVersion"].partition("/")
-    for path in Path(folder).glob("*.yaml"):
+    for path in Path(folder).glob("*_*s.yaml"):  # named GROUP_PLURAL; other files are patches
         definition = yaml.safe_load(path.read_text())
         if definition["spec"]["group"] == group and definition["spec"]["names"]["kind"] == document["kind"]:
             (schema,) = [item["schema"] for item in definition["spec"]["versions"] if item["name"] == version]
             jsonschema.validate(document, strict(schema["openAPIV3Schema"]))
             return
     pytest.fail(f"{folder}: no definition of {document['kind']}")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_kserves_client_reads_the_manifests(file: str) -> None:
+    command = [kserve_python(), str(Path(__file__).with_name("kserve_classes.py")), str(KSERVE / file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_image_is_that_of_this_version() -> None:

@@ -153,3 +153,14 @@ def test_a_wrong_environment_is_named(tmp_path: Path, keys: dict[str, str], reas
     a_python_model(tmp_path / "models", ECHO, **{key: f'"{value}"' for key, value in keys.items()})
     report = only_report(tmp_path)
     assert re.search(reason, report.reason), report.reason
+
+
+def test_a_repository_may_be_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_wheel(tmp_path / "wheels", 1)
+    a_model(tmp_path, "code", "local-package==1")
+    monkeypatch.chdir(tmp_path)
+    running = RunningScans(tmp_path, repository="models")
+    try:
+        assert running.scan("code")[0].reason == ""
+    finally:
+        running.scans.stop()

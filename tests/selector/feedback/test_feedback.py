@@ -89,7 +89,7 @@ def test_feedback_without_prediction_or_inputs_is_missing_input() -> None:
         make_observation(kept),
     )
     assert acknowledged.statuses == (MISSING, MISSING, MISSING, MISSING, OK)
-    assert "send the inputs again" in acknowledged.reason
+    assert "Send the inputs as well" in acknowledged.reason
 
 
 @pytest.mark.parametrize("truths", [(), (1.0, 2.0), (float("nan"),), (float("inf"),)])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from onnx import TensorProto, helper
 
+from harness.kserve_client import kserve_python
 from harness.model_folders import a_folder, a_python_model
 from harness.running_up import Up
 from system.clients.client_calls import PASSED, REFUSED
@@ -80,14 +81,6 @@ def test_triton_over_http(http: HttpRecorder) -> None:
 def test_triton_over_grpc(rpc: GrpcRecorder) -> None:
     kinds = ("grpc", "grpc.aio")
     check_section("tritonclient over gRPC", {kind: run_client("triton_calls", kind, rpc) for kind in kinds})
-
-
-def kserve_python() -> str:
-    """Return the interpreter of an environment with KServe's client: it needs other versions of many packages."""
-    path = shutil.which("kserve-python")
-    if path is None:
-        pytest.skip("kserve-python is not on the PATH (see .ci/run)")
-    return path
 
 
 def test_kserve_over_http(http: HttpRecorder) -> None:

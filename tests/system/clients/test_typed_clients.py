@@ -1,4 +1,4 @@
-"""The generated clients of docs/typed-clients.md, as they stand there, get an answer of a running system."""
+"""The clients of docs/typed-clients.md and docs/wire.md, as they stand there, get an answer of a running system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "typed-clients.md").read_text(encoding="utf-8")
+WIRE_PAGE = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
 PROTOCOL = Path(horologe_frontend.grpc.__file__).parent / "protocol"
 GO_PACKAGES = Path("/usr/share/gocode")
 """Where Debian has the packages of gRPC for Go, which are found without a module."""
@@ -35,9 +38,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     assert up.stop(signal.SIGTERM) == 0
 
 
-def block(language: str) -> str:
+def block(language: str, page: str = PAGE) -> str:
     """Return the only block of code in this language."""
-    (code,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    (code,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
     return str(code)
 
 
@@ -74,3 +77,13 @@ def test_go(up: Up, tmp_path: Path) -> None:
     run(module, "protoc", *command.replace("FOLDER", str(PROTOCOL)).split())
     answer = run(module, "go", "run", "example", GO111MODULE="off", GOPATH=f"{tmp_path}:{GO_PACKAGES}")
     assert answer.split() == ["sum", "[1", "1]", "[0", "0", "0", "0]"]
+
+
+def test_a_client_of_the_wire_format(up: Up, tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(
+        block("python", WIRE_PAGE).replace("tcp://127.0.0.1:8003", up.ready["clients"][0])
+    )
+    welcome, answer = run(tmp_path, sys.executable, "client.py").splitlines()
+    assert welcome.startswith("([[11, 1, ")
+    assert answer.startswith("([[2, 7, 0, [['sum', 'FP32', [1, 1], 4]], ")
+    assert answer.endswith(f"[{struct.pack('<f', 120)!r}])")

@@ -45,7 +45,7 @@ from horologe_gpu_worker.settings import WorkerSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-PORTS = {"HTTP": 8000, "metrics": 8002, "SDK": 8003}
+PORTS = {"HTTP": 8000, "gRPC": 8001, "metrics": 8002, "SDK": 8003}
 CONTAINER_FILES = {".dockerenv": "Docker", "run/.containerenv": "Podman"}
 KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
@@ -93,5 +93,5 @@ def check_ports() -> Iterator[Finding]:
     """Check the default ports on the loopback interface."""
     for name, port in PORTS.items():
         used = is_port_in_use("127.0.0.1", port)
-        hint = "fine if Horologe uses it; else choose another port (--http, --metrics, --client)"
+        hint = "fine if Horologe uses it; else choose another port (--http, --grpc, --metrics, --client)"
         yield graded(f"port {port}", not used, f"{'in use' if used else 'free'} ({name})", hint)

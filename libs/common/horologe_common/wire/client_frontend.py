@@ -96,7 +96,7 @@ class Answer(Message, frozen=True, tag=2):
 class ItemsTaken(Message, frozen=True, tag=9):
     """The receiver of a stream has taken `items` of it so far: as many more may be made. The same on every link.
 
-    Before the first one, `STREAM_WINDOW` items are made. `id` is that of the request on this link.
+    Before the first one, `STREAM_WINDOW` (8) items are made. `id` is that of the request on this link.
     """
 
     id: int

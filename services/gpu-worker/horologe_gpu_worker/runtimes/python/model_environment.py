@@ -135,7 +135,7 @@ def _install(
     options = ("--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
     cache = str(place.parent / PIP_CACHE)
     pip = [sys.executable, "-m", "pip", "--python", str(target), "install", *options, "--cache-dir", cache]
-    _run_pip([*pip, "--requirement", str(requirements.path)], place, requirements, report)
+    _run_pip([*pip, "--requirement", str(requirements.path.absolute())], place, requirements, report)
     interpreter = _probe(str(target), settings.model_user)
     partial = place / f"{READY}.partial"
     partial.write_bytes(msgspec.json.encode(interpreter))

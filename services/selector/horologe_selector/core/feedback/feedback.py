@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from horologe_selector.settings import SelectorSettings
 
 OK = int(Status.OK)
-EVICTED = "prediction: no longer known, or all its models' predictions were evicted: send the inputs again"
+NOT_KEPT = "prediction: no model's prediction is kept: none was in time, or all were evicted. Send the inputs as well"
 FEEDBACK_TIMEOUT_NS = s(5)
 """Timeout for saving feedback. After it the feedback is answered LOST: it may have been saved, and can be sent again.
 """
@@ -173,7 +173,7 @@ class FeedbackProcessor:
         logged = self.predictions.get(observation.prediction)
         if logged is None:
             if observation.query is None:
-                self._acknowledgements.set_status(feedback, index, int(Status.MISSING_INPUT), EVICTED)
+                self._acknowledgements.set_status(feedback, index, int(Status.MISSING_INPUT), NOT_KEPT)
                 return
         elif logged.template.application != active.application.name:
             names = logged.template.application, active.application.name
@@ -263,7 +263,7 @@ class FeedbackProcessor:
             return
         selected = {model: losses[model] for model in selection.models if model in losses} if selection else {}
         if selection is None or not selected:
-            self._finish_item(item, int(Status.MISSING_INPUT), EVICTED)
+            self._finish_item(item, int(Status.MISSING_INPUT), NOT_KEPT)
             return
         for model, loss in losses.items():
             active.count_loss(model, loss)
