@@ -143,18 +143,6 @@ def test_batches_leave_room_for_higher_rates() -> None:
     assert faster_problem(evaluator, 3.0).is_feasible(plan.placements)
 
 
-def test_batches_carry_higher_rates_although_another_stage_needs_replicas_first() -> None:
-    """The slow stage carries 200 queries per second and no more. The dear one gets its larger batches all the same."""
-    profiles = {
-        "dear": {"v100": StageProfile("dear", "v100", {1: ms(4), 8: ms(16)})},
-        "slow": {"cpu": StageProfile("slow", "cpu", {1: ms(5)})},
-    }
-    stages = (PipelineStage("dear", "dear", (), 1.0, 1.0), PipelineStage("slow", "slow", ("dear",), 1.0, 1.0))
-    evaluator = an_evaluator(PipelineStructure("p", ms(100), stages), rate=170, profiles=profiles)
-    plan = make_plan(evaluator).plan
-    assert [(placed.max_batch, placed.replicas) for placed in plan.placements] == [(8, 1), (1, 1)]
-
-
 def test_exact_search_finds_the_cheapest_of_all() -> None:
     profiles = {"m": {"cpu": StageProfile("m", "cpu", {1: ms(10), 2: ms(16)})}}
     structure = PipelineStructure("p", ms(40), (PipelineStage("m", "m", (), 1.0, 1.0),))
