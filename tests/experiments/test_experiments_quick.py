@@ -44,9 +44,10 @@ TINY |= {
     "inferline-planner": ['pipelines=["cascade"]', "slos_ms=[100]", "rates=[20]", "plan_seconds=10", "exact_runs=50"],
     "inferline-tuner": [
         "sample_seconds=20",
+        "processes=1",
         'scenarios=[{name="s", pipeline="cascade", wanted=["step", "burst"], phases=[{seconds=20, rate=20}]}]',
     ],
-    "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true"],
+    "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true", "processes=1"],
     "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_queries=150", "serve_seconds=3"],
     "igniter-run": ["seconds=2", 'runs=[{strategy="ours", arrivals="even", seeds=1}]'],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -65,7 +67,25 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     description: str
     sample_seconds: float
+    processes: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    """Scenarios that are served at the same time."""
     scenarios: tuple[Scenario, ...]
+
+
+class Task(NamedTuple):
+    """A scenario to be served by all systems."""
+
+    scenario: Scenario
+    sample_seconds: float
+    seed: int
+
+
+class Outcome(NamedTuple):
+    """Rows, bars and windows of a scenario."""
+
+    rows: list[dict[str, Any]]
+    bars: list[Bar]
+    windows: dict[str, list[dict[str, Any]]]
 
 
 class InferLineTuning:
@@ -80,13 +100,15 @@ class InferLineTuning:
         rows: list[dict[str, Any]] = []
         bars: list[Bar] = []
         windows: dict[str, Any] = {}
-        for number, scenario in enumerate(scene.scenarios):
-            progress(number / len(scene.scenarios), scenario.name)
-            comparison = Comparison(scenario, scene.sample_seconds, seed)
-            rows += comparison.rows()
-            bars += comparison.bars()
-            if scenario.figure:
-                windows[scenario.name] = comparison.windows()
+        tasks = [Task(scenario, scene.sample_seconds, seed) for scenario in scene.scenarios]
+        with ProcessPoolExecutor(scene.processes, multiprocessing.get_context("spawn")) as pool:
+            for number, outcome in enumerate(pool.map(_compare, tasks)):
+                scenario = scene.scenarios[number]
+                progress((number + 1) / len(tasks), scenario.name)
+                rows += outcome.rows
+                bars += outcome.bars
+                if scenario.figure:
+                    windows[scenario.name] = outcome.windows
         facts = {
             "sample": f"gamma arrivals of {scene.sample_seconds:g} s with rate and CV of the first phase",
             "activation": "a replica works 5 s after it was ordered",
@@ -131,6 +153,11 @@ def busiest_part(arrivals_ns: NDArray[np.int64], seconds: float) -> NDArray[np.i
     first = int((ends - np.arange(len(arrivals_ns))).argmax())
     part: NDArray[np.int64] = arrivals_ns[first : ends[first]] - arrivals_ns[first]
     return part
+
+
+def _compare(task: Task) -> Outcome:
+    comparison = Comparison(task.scenario, task.sample_seconds, task.seed)
+    return Outcome(comparison.rows(), comparison.bars(), comparison.windows())
 
 
 class Comparison:

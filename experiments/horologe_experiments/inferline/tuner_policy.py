@@ -55,7 +55,7 @@ class InferLineTuner:
         envelope.advance(now_ns)
         recent = envelope.max_rate(DOWN_WINDOW_NS, DOWN_SPAN_NS) if envelope.observed_ns >= DOWN_SPAN_NS else None
         rates = envelope.pop_rates()
-        peak = self._peak.add(now_ns, rates, self._sample_rates)
+        peak = self._peak.add(now_ns, rates, self._sample_rates, RULES.settle_ns)
         if self._plan.levels and recent is not None:
             recent = self._plan.rate * peak
         demand = find_demand(self._plan, self._planned, rates, RULES)

@@ -71,11 +71,12 @@ class StageProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         sizes = self.batch_sizes
         if not 1 <= batch <= sizes[-1]:
             raise ValueError(f"batch of {self.model} on {self.hardware}: got {batch}, wanted 1 to {sizes[-1]}")
-        padded = [0, *(next(size for size in sizes if size >= rows) for rows in range(1, batch + 1))]
+        places = np.searchsorted(sizes, np.arange(1, batch + 1))
         if not self.row_ns:
-            return np.array([[self.latency_ns.get(size, 0)] for size in padded], np.int64)
-        table = self.base_ns + np.outer(padded, self.row_ns)
-        return np.array(np.maximum(table, 1), np.int64)
+            times = np.array([self.latency_ns[size] for size in sizes], np.int64)
+            return np.concatenate(([0], times[places]))[:, np.newaxis]
+        padded = np.concatenate(([0], np.array(sizes)[places]))
+        return np.array(np.maximum(self.base_ns + np.outer(padded, self.row_ns), 1), np.int64)
 
     def mean_latency_ns(self, batch: int) -> float:
         """Return the expected time of a full batch."""

@@ -34,7 +34,8 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Plans with levels: multiple of the present traffic that the replicas carry, at least 1. With 1, a rise of the
     traffic finds no spare replicas in the seconds until new ones work."""
     settle_ns: Annotated[int, Meta(ge=0)] = s(15)
-    """Time after a change before replicas are removed: three times the activation time of a replica."""
+    """Time after a change, and with levels after the demand that needed them, before replicas are removed: three times
+    the activation time of a replica."""
     shadow_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     """Percent of a device that the standby worker of a share has more than the share, if as much is left (iGniter
     section 4.2). 0: no standby workers."""

@@ -11,7 +11,6 @@ from horologe_common.clock import ms, s
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.plan import Placement, Plan, ProvisioningLevel
 from horologe_tuner.core.scaling.scaling_rules import (
-    DOWN_SPAN_NS,
     RecentPeak,
     ScalingRules,
     ScalingState,
@@ -187,11 +186,11 @@ def test_scaling_down_keeps_headroom() -> None:
     assert decision.after == FEW
 
 
-def test_the_recent_peak_is_held_for_30_s() -> None:
+def test_the_recent_peak_is_held_for_its_span() -> None:
     peak, sample = RecentPeak(), ENVELOPE.rates()
-    assert peak.add(s(1), times(2.0), sample) == pytest.approx(2.0)
-    assert peak.add(s(2), times(0.5), sample) == pytest.approx(2.0)
-    assert peak.add(s(1) + DOWN_SPAN_NS, times(0.2), sample) == pytest.approx(0.5)
+    assert peak.add(s(1), times(2.0), sample, s(15)) == pytest.approx(2.0)
+    assert peak.add(s(2), times(0.5), sample, s(15)) == pytest.approx(2.0)
+    assert peak.add(s(16), times(0.2), sample, s(15)) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("headroom", [0.99, float("nan")])

@@ -63,8 +63,9 @@ def busiest_stretch(arrivals_ns: NDArray[np.int64], queries: int) -> slice:
 LEVEL_STEP = 1.05
 """Ratio of the factors of two levels. With 1.2, traffic that exceeds the sample by chance gets replicas for a fifth
 more: the first of July of experiments/results/inferline.md then costs 14% more."""
-FACTORS = tuple(LEVEL_STEP**power for power in range(-30, 31))
-"""From 0.23 to 4.3 times the rate of the sample."""
+FACTORS = tuple(LEVEL_STEP**power for power in range(-30, 49))
+"""From 0.23 to 10.4 times the rate of the sample. Beyond the last level, replicas grow in proportion, and each stage is
+rounded up. A day whose rate rises to six times the sample's then costs up to a tenth more."""
 
 
 def with_levels(plan: Plan, evaluator: Evaluator) -> Plan:

@@ -142,7 +142,7 @@ class RunningPlan:
         calls = self._calls_per_query
         self._rates = rates = tuple(rate / calls for rate in self._envelope.pop_rates())
         recent_rate = None
-        peak = self._peak.add(now_ns, rates, self._planned_rates)
+        peak = self._peak.add(now_ns, rates, self._planned_rates, rules.settle_ns)
         if self._envelope.observed_ns >= DOWN_SPAN_NS and now_ns >= self.state.changed_ns + rules.settle_ns:
             recent_rate = self._envelope.max_rate(DOWN_WINDOW_NS, DOWN_SPAN_NS) / calls
             if self.plan.levels:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 DOWN_WINDOW_NS, DOWN_SPAN_NS = s(5), s(30)
-"""Scaling down follows the highest rate of any 5 s in the last 30 s. With levels it follows `RecentPeak`."""
+"""Scaling down follows the highest rate of any 5 s in the last 30 s. With levels it follows `RecentPeak`. Both need
+30 s of observation."""
 HYSTERESIS = 1.1
 """Replicas are changed to those for this multiple of the demand. Without it, the next peak of the same traffic, which
 exceeds the last one every second time, would scale up again."""
@@ -53,19 +54,19 @@ def carried_factor(plan: Plan, replicas: Mapping[str, int]) -> float:
 
 
 class RecentPeak:
-    """Highest multiple of the sample's rates, over all windows of the envelope, in the last `DOWN_SPAN_NS`."""
+    """Highest multiple of the sample's rates, over all windows of the envelope, in the last `span_ns`."""
 
     def __init__(self) -> None:
         self._peaks: deque[tuple[int, float]] = deque()
         """Times and factors. Each factor is lower than those before."""
 
-    def add(self, now_ns: int, rates: Sequence[float], planned: Sequence[float]) -> float:
+    def add(self, now_ns: int, rates: Sequence[float], planned: Sequence[float], span_ns: int) -> float:
         """Add the rates since the last call, by window. Return the highest factor."""
         factor = max(rate / sample for rate, sample in zip(rates, planned, strict=True))
         while self._peaks and self._peaks[-1][1] <= factor:
             self._peaks.pop()
         self._peaks.append((now_ns, factor))
-        while self._peaks[0][0] <= now_ns - DOWN_SPAN_NS:
+        while self._peaks[0][0] <= now_ns - span_ns:
             self._peaks.popleft()
         return self._peaks[0][1]
 
@@ -82,7 +83,8 @@ class ScalingRules(msgspec.Struct, frozen=True):
     the largest ratio of a rate to the sample's in the same window. A burst that exceeds the sample's by a tenth then
     adds a tenth of the replicas, not the burst's rate divided by the mean rate."""
     settle_ns: int = s(15)
-    """Time after any change before the next scaling down: three times the activation time of a replica."""
+    """Time after any change before the next scaling down: three times the activation time of a replica. Plans with
+    levels keep the replicas for the highest demand of as long a time."""
     headroom: float = 1.25
     """Plans with levels: multiple of the present traffic that the replicas carry. A replica works seconds after it was
     ordered, and nearly all misses after a rise of the rate are in these seconds. More headroom has fewer misses and
