@@ -33,9 +33,11 @@ AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZ
 def store_server(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Start a server with the files of `folder`, and set the variables that lead clients to it. Yields a URL."""
     if kind == "hf":
-        pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (the extra `hf`)")
+        constants = pytest.importorskip(
+            "huggingface_hub.constants", reason="huggingface_hub is not installed (the extra `hf`)"
+        )
         with hub(folder) as url:
-            monkeypatch.setenv("HF_ENDPOINT", url)
+            monkeypatch.setattr(constants, "ENDPOINT", url)  # the variable HF_ENDPOINT is read on import
             yield "hf://org/models"
         return
     package, start, set_variables = {"s3": ("s3fs", s3, s3_variables), "gs": ("gcsfs", gs, gs_variables)}.get(
