@@ -37,7 +37,8 @@ def store_server(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
             "huggingface_hub.constants", reason="huggingface_hub is not installed (the extra `hf`)"
         )
         with hub(folder) as url:
-            monkeypatch.setattr(constants, "ENDPOINT", url)  # the variable HF_ENDPOINT is read on import
+            monkeypatch.setenv("HF_ENDPOINT", url)
+            monkeypatch.setattr(constants, "ENDPOINT", url)  # the variable is read on import, perhaps before
             yield "hf://org/models"
         return
     package, start, set_variables = {"s3": ("s3fs", s3, s3_variables), "gs": ("gcsfs", gs, gs_variables)}.get(
