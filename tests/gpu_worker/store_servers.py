@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import importlib
 import json
 import os
 import shutil
@@ -37,9 +38,13 @@ def store_server(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> It
             "huggingface_hub.constants", reason="huggingface_hub is not installed (the extra `hf`)"
         )
         with hub(folder) as url:
-            monkeypatch.setenv("HF_ENDPOINT", url)
-            monkeypatch.setattr(constants, "ENDPOINT", url)  # the variable is read on import, perhaps before
-            yield "hf://org/models"
+            try:
+                with monkeypatch.context() as patch:
+                    patch.setenv("HF_ENDPOINT", url)
+                    importlib.reload(constants)  # it reads the variable when it is imported
+                    yield "hf://org/models"
+            finally:
+                importlib.reload(constants)
         return
     package, start, set_variables = {"s3": ("s3fs", s3, s3_variables), "gs": ("gcsfs", gs, gs_variables)}.get(
         kind, ("adlfs", az, az_variables)
