@@ -13,9 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fakes.gateway import ENDS
-from fakes.http_connections import Door
+from fakes.http_connections import Door, until
 from harness.event_loop import in_loop
 from horologe_common.clock import s
+from horologe_frontend.http import connection
 from horologe_frontend.http.connection import HttpConnection
 from horologe_frontend.http.timeouts import ConnectionState
 from horologe_frontend.oip import lasting_refusals
@@ -175,6 +176,24 @@ async def test_the_body_of_a_request_that_is_refused_again_is_neither_parsed_nor
     assert bool(door.total.held_bytes) != is_again
     await door.send(request[-1:] + request)
     assert door.written.count(b"HTTP/1.1 429 ") == 3
+    door.close()
+
+
+@pytest.mark.parametrize("rows", [16, 4000])
+@in_loop
+async def test_a_connection_is_read_later_after_a_refusal_that_is_repeated(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "PAUSE_S", 0.0)
+    door, request = Door(), a_binary_request(b"full", rows)
+    await door.send(request)
+    assert door.is_read
+    door.connection.data_received(request)
+    assert (door.written.count(b"HTTP/1.1 429 "), door.is_read) == (2, False)
+    await until(lambda: door.is_read)
+    door.connection.data_received(request)
+    door.connection.data_received(request)  # reading was resumed for another reason
+    assert door.written.count(b"HTTP/1.1 429 ") == 4
     door.close()
 
 
