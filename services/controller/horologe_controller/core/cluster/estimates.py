@@ -50,7 +50,7 @@ OUTLIER = 2
 `DynamicPace` it counts for no more, so that a slow device counts from its second batch on."""
 ALONE = 5
 """A single batch does not count if it took more than this multiple of the next largest measurement, or of the profile.
-With a smaller multiple a device that has become slow, by 3 to 5 times in the tournament's workloads, shows one batch
+With a smaller multiple a device that has become slow, by 3 to 5 times in random workloads, shows one batch
 later."""
 
 
