@@ -140,7 +140,8 @@ def test_a_repeated_request_is_refused_at_the_limit() -> None:
     assert [b" 429 " in response for response in refused] == [True, True]
 
 
-def test_a_head_that_two_requests_share_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def lengths_parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the lengths of the data that is parsed from now on."""
     lengths: list[int] = []
     parse = HttpConnection._parse
 
@@ -149,6 +150,11 @@ def test_a_head_that_two_requests_share_is_parsed_once(monkeypatch: pytest.Monke
         parse(connection, data)
 
     monkeypatch.setattr(HttpConnection, "_parse", count_and_parse)
+    return lengths
+
+
+def test_a_head_that_two_requests_share_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = lengths_parsed(monkeypatch)
     asyncio.run(responses([MESSAGES[0], MESSAGES[1], MESSAGES[0][:-5], MESSAGES[0][-5:], MESSAGES[0]]))
     assert lengths == [len(MESSAGES[0]), len(MESSAGES[0]) - 5, 5]
 
@@ -161,14 +167,7 @@ async def test_the_body_of_a_request_that_is_refused_again_is_neither_parsed_nor
     door, request = Door(), a_binary_request(model, 20_000)
     refusal = await door.send(request)
     assert refusal.startswith(b"HTTP/1.1 429 ")
-    parsed: list[int] = []
-    parse = HttpConnection._parse
-
-    def count_and_parse(connection: HttpConnection, data: bytes) -> None:
-        parsed.append(len(data))
-        parse(connection, data)
-
-    monkeypatch.setattr(HttpConnection, "_parse", count_and_parse)
+    parsed = lengths_parsed(monkeypatch)
     await door.send(request[:-1], 50_000)
     assert (door.written, door.connection.state()) == (refusal, ConnectionState.BODY)
     is_again = model == b"full"
