@@ -65,11 +65,12 @@ def test_a_request_that_a_lost_worker_may_have_run_never_ends_as_refused() -> No
 
 
 def test_under_overload_the_excess_is_refused_on_arrival(scheduler: str) -> None:
+    """Ten of them take 100 ms; half is added to what is ahead of the last."""
     controller = a_controller(scheduler, reports=[a_report(exec_ms=10, per_row_ms=10)], admission=True)
     submit(controller, *range(1, 41))
     refused = sent(controller, Outcome)
     assert {outcome.status for outcome in refused} == {Status.REFUSED}
-    assert 28 <= len(refused) <= 32
+    assert 30 <= len(refused) <= 34
     assert controller.pending() == 40 - len(refused)
 
 
