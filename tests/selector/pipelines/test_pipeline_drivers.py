@@ -61,19 +61,24 @@ def test_the_run_at_fault_fails_and_others_start_again_once() -> None:
     assert desk.is_at_rest()
 
 
-def test_a_driver_that_ends_before_it_is_ready_makes_its_pipeline_unavailable() -> None:
+def test_queries_wait_for_a_driver_that_ends_before_it_is_ready() -> None:
     desk = PipelineDesk()
     desk.receive("driver/p", DriverEnded("p", "SIGKILL"))
-    waiting = desk.query(1)
+    desk.query(1)
     desk.take(Models)
     desk.receive("driver/p", DriverEnded("p", "exit code 3"))
     (announcement,) = desk.take(Models)
-    assert announcement.models[0].state == "UNAVAILABLE"
-    assert announcement.models[0].reason == "its driver ended before it was ready: exit code 3"
-    assert desk.answer().status == Status.FAILED
+    reason = "its driver ended before it was ready: exit code 3"
+    assert (announcement.models[0].state, announcement.models[0].reason) == ("LOADING", reason)
+    desk.advance(ms(100))
+    answer = desk.answer()
+    assert (answer.status, answer.reason) == (
+        Status.LATE,
+        f"pipeline p: not finished by the deadline: {reason}",
+    )
+    waiting = desk.query(2)
     desk.receive("driver/p", DriverReady())
     desk.finish(waiting)
-    desk.finish(desk.query(2))
     assert desk.answer().status == 0
     assert desk.is_at_rest()
 

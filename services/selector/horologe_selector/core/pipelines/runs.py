@@ -168,7 +168,7 @@ class PipelineRuns:
     def on_driver_ended(self, now_ns: int, driver: str, message: DriverEnded, buffers: Sequence[Buffer]) -> None:
         """Fail the run that ended the driver. The others wait for the next driver, and start again.
 
-        If the driver ended before it was ready, the pipeline is unavailable until a later one is ready.
+        If the driver ended before it was ready, the pipeline stays LOADING, because a later one may be ready.
         """
         pipeline, reason = self._registry.find_pipeline(message.pipeline), message.reason
         if pipeline is None:
@@ -177,11 +177,11 @@ class PipelineRuns:
         if pipeline.state == "READY":
             self._registry.set_state(pipeline, "LOADING", f"its driver is being started after: {reason}")
         elif pipeline.state == "LOADING":
-            self._registry.set_state(pipeline, "UNAVAILABLE", f"its driver ended before it was ready: {reason}")
+            self._registry.set_state(pipeline, "LOADING", f"its driver ended before it was ready: {reason}")
         for run in self._runs_of(pipeline):
             if run.items and run.id != message.run:
                 self.fail_run(now_ns, run, int(Status.LOST), f"the driver's process ended: {reason}")
-            elif pipeline.state == "UNAVAILABLE" or run.id == message.run or run.attempts >= ATTEMPTS:
+            elif run.id == message.run or run.attempts >= ATTEMPTS:
                 self.fail_run(now_ns, run, int(Status.FAILED), f"the driver's process ended: {reason}")
             else:
                 self._calls.cancel_calls(now_ns, run)
@@ -274,6 +274,8 @@ class PipelineRuns:
             for call in run.calls.values():
                 self._calls.count_drop(run, call.stage)
             return f"stage {', '.join(names)} has not answered"
+        if run.pipeline.reason:
+            return run.pipeline.reason
         return "the driver has not returned" if run.attempts else "the driver has not started"
 
     def _end(self, now_ns: int, run: PipelineRun, ended: bool = False) -> None:
