@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from harness.pipeline_folders import CHAIN, DIAMOND, write_pipelines
@@ -18,6 +18,9 @@ from horologe_selector.settings import SelectorSettings
 from sim.sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, poisson, stall
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_sim.engine.simulated_faults import Fault
     from horologe_sim.scenario.scenario import Scenario
 
 MODELS = tuple(an_entry(name, {1: 2.0, 2: 3.0, 4: 5.0}) for name in "abc")
@@ -101,49 +104,69 @@ SOURCES = {
                 return {"y": inputs["x"]}
         """,
 }
+DRIVERS = ["driver/diamond", "driver/chain"]
+PROCESSES = ["selector", "controller", "frontend", "worker/0", "worker/1"]
+KINDS: dict[str, Callable[[str, float, float], Fault]] = {"kill": kill, "stall": stall, "cut": cut}
+TIMES = st.integers(0, 900), st.integers(20, 300)
 FAULTS = st.lists(
-    st.tuples(
-        st.sampled_from(["kill", "stall", "cut"]),
-        st.sampled_from(
-            ["selector", "controller", "frontend", "worker/0", "worker/1", "driver/diamond", "driver/chain"]
-        ),
-        st.integers(0, 900),
-        st.integers(20, 300),
+    st.one_of(
+        st.tuples(st.sampled_from(sorted(KINDS)), st.sampled_from(PROCESSES), *TIMES),
+        st.tuples(st.just("kill"), st.sampled_from(DRIVERS), *TIMES),
     ),
     max_size=4,
 )
+RESTARTS: list[list[tuple[str, str, int, int]]] = [
+    [("kill", "selector", 0, 20), ("stall", "selector", 0, 21)],
+    [("kill", "selector", 5, 20), ("stall", "selector", 10, 21)],
+    [("kill", "selector", 300, 20), ("stall", "selector", 321, 150)],
+    [("kill", "selector", 300, 20), ("cut", "selector", 325, 20)],
+    [("kill", "selector", 300, 20), ("kill", "selector", 330, 20), ("kill", "selector", 400, 20)],
+    [("kill", "selector", 300, 20), ("kill", "controller", 310, 20)],
+    [("kill", "driver/chain", 300, 0), ("stall", "selector", 310, 100)],
+    [("kill", "driver/chain", 300, 0), ("kill", "driver/chain", 330, 0), ("kill", "driver/chain", 380, 0)],
+]
+"""Faults while a selector or a driver restarts: kind, process, time and duration in milliseconds."""
 
 
-def one_kill_per_driver(faults: Any) -> list[Any]:
-    """Return the faults, without stalls and cuts of drivers, which share the selector's process, and second kills.
+def faults_of(rows: list[tuple[str, str, int, int]]) -> tuple[Fault, ...]:
+    return tuple(KINDS[kind](process, at, length) for kind, process, at, length in rows)
 
-    A driver that is killed before it is ready makes its pipeline unavailable, and its clients receive UNKNOWN_MODEL.
-    """
-    killed: set[str] = set()
-    chosen = []
-    for fault in faults:
-        kind, process = fault[:2]
-        if not process.startswith("driver/"):
-            chosen.append(fault)
-        elif kind == "kill" and process not in killed:
-            killed.add(process)
-            chosen.append(fault)
-    return chosen
+
+@pytest.mark.parametrize(
+    "faults", RESTARTS, ids=lambda rows: "+".join(f"{kind}-{process}" for kind, process, *_ in rows)
+)
+@pytest.mark.parametrize("application", ["", "whole", "both"])
+def test_what_is_deployed_is_never_unknown_while_a_selector_restarts(
+    tmp_path: Path, faults: list[tuple[str, str, int, int]], application: str
+) -> None:
+    """`played` asserts that no request is answered UNKNOWN_MODEL."""
+    applications = tuple(
+        Application(name, models, slo_ms=50, task="any", cache=False)
+        for name, models in (("whole", ("chain",)), ("both", ("chain", "a")))
+    )
+    pipelines = write_pipelines(tmp_path / "pipelines", {"chain": CHAIN}, "50ms")
+    load = (poisson(200, application=application) if application else poisson(200, models=("chain",)),)
+    house = played(
+        a_scenario(
+            *MODELS, load=load, pipelines=pipelines, applications=applications, workers=2, split=True,
+            faults=faults_of(faults), duration_ns=ms(800),
+        )
+    )  # fmt: skip
+    assert house.report().total.ok > 50
+    assert_at_rest(house)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@example(RESTARTS[0], 1, "50ms")
+@example(RESTARTS[1], 1, "50ms")
 @given(FAULTS, st.integers(0, 1000), st.sampled_from(["50ms", "200ms"]))
 def test_any_pipelines_with_any_faults(faults: Any, seed: int, slo: str) -> None:
     with TemporaryDirectory() as folder:
         pipelines = write_pipelines(Path(folder), SOURCES, slo)
-        chosen = tuple(
-            (kill if kind == "kill" else stall if kind == "stall" else cut)(process, at, length)
-            for kind, process, at, length in one_kill_per_driver(faults)
-        )
         load = (poisson(120, models=tuple(SOURCES), cancel_share=0.1, cancel_ns=ms(10)),)
         house = played(
             a_scenario(
-                *MODELS, load=load, pipelines=pipelines, workers=2, split=True, faults=chosen, seed=seed,
+                *MODELS, load=load, pipelines=pipelines, workers=2, split=True, faults=faults_of(faults), seed=seed,
                 duration_ns=ms(1000),
             )
         )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.pipeline_folders import write_pipelines
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
 from horologe_sim.engine.simulated_faults import Fault
@@ -14,7 +15,7 @@ from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase
-from sim.sim_builders import recorded
+from sim.sim_builders import a_scenario, an_entry, kill, poisson, recorded, stall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,3 +81,25 @@ def test_every_core_does_again_what_it_did_with_streams(tmp_path: Path, messages
     cluster, _ = prepare(8, load=(LoadPhase(rate=200, models=("unary",)),))
     report = replay_recording(recorded(tmp_path, cluster, messages))
     assert report.identical, report.table()
+
+
+def test_streams_of_a_pipeline_are_never_unknown_while_its_selector_restarts(tmp_path: Path) -> None:
+    driver = """
+        async def run(call, inputs):
+            for _ in range(4):
+                yield await call("m", inputs)
+        """
+    folder = write_pipelines(tmp_path / "pipelines", {"p": driver}, "400ms")
+    table = tmp_path / "pipelines" / "pipeline.toml"
+    table.write_text(f'{table.read_text()}stream = {{ first_item = "200ms", gap = "100ms" }}\n')
+    faults = (kill("selector", 300, 20), stall("selector", 321, 60), kill("selector", 700, 100))
+    scenario = a_scenario(an_entry(), pipelines=folder, split=True, faults=faults, load=(poisson(10, models=("m",)),))
+    (definition,) = scenario.pipeline_definitions()
+    cluster = SimulatedCluster(scenario)
+    readers = SimulatedReaders("client/0000000a", definition.spec, 6, cluster.begin_ns, cluster.end_ns)
+    cluster.world.add("readers", lambda process: [readers])
+    cluster.run()
+    cluster.world.run(cluster.world.now_ns + s(1))
+    assert not readers.open
+    assert readers.ends[Status.OK] > 100
+    assert set(readers.ends) <= {Status.OK, Status.LOST, Status.LATE, Status.REFUSED}

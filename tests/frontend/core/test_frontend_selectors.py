@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,8 +28,9 @@ from frontend.frontend_builders import (
 )
 from harness.builders import a_spec, a_tensor, sent, some_bytes
 from horologe_common.application_answers import selector_mark
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -37,7 +39,12 @@ from horologe_common.wire import (
     Applications,
     ApplicationState,
     Cancel,
+    Drain,
     Feedback,
+    Models,
+    ModelState,
+    PipelineInfo,
+    PipelineState,
     Predict,
     Query,
     Release,
@@ -136,6 +143,86 @@ def test_feedback_is_routed_to_the_predicting_selector_else_by_context() -> None
     (resent,) = sent(frontend, Feedback, SELECTOR)
     assert len(resent.items) == 2
     frontend.check()
+
+
+PIPELINE = msgspec.structs.replace(a_spec("p"), runtime=PIPELINE_RUNTIME)
+SUCCESSOR = "selector/0#2"
+
+
+def announce_pipeline(frontend: Frontend, selector: str, state: str = "READY", now_ns: int = NOW) -> None:
+    frontend.handle(now_ns, selector, Models(0, (ModelState(PIPELINE, state, ""),)), ())
+
+
+def request_pipeline(frontend: Frontend, number: int = 1) -> list[str]:
+    """Send a request for the pipeline. Return the selectors that get queries."""
+    frontend.handle(NOW, CLIENT, Predict(number, "p", "", ms(50), (a_tensor(),)), [BYTES])
+    return [to for to, _ in queries(frontend)]
+
+
+def restart_selector(frontend: Frontend) -> None:
+    frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
+    frontend.handle(NOW, SUCCESSOR, PeerConnected(SUCCESSOR), ())
+
+
+@pytest.mark.parametrize("state", ["READY", "LOADING"])
+def test_queries_for_a_pipeline_wait_until_a_new_selector_has_announced_it(state: str) -> None:
+    frontend = connected_frontend()
+    announce_pipeline(frontend, SELECTOR)
+    assert request_pipeline(frontend, 1) == [SELECTOR]
+    restart_selector(frontend)
+    assert request_pipeline(frontend, 2) == []
+    announce_pipeline(frontend, SUCCESSOR, state, NOW + ms(5))
+    resent = queries(frontend)
+    assert [(to, query.budget_ns) for to, query in resent] == [(SUCCESSOR, ms(45))] * 2
+    announce_pipeline(frontend, SUCCESSOR)
+    assert queries(frontend) == [], "each is sent once"
+    for _, query in resent:
+        frontend.handle(NOW, SUCCESSOR, Answer(query.id, 0), ())
+    assert [answer.status for answer in sent(frontend, Answer, CLIENT)] == [Status.OK] * 2
+    frontend.check()
+
+
+def test_queries_for_a_pipeline_that_no_selector_announces_are_refused_at_their_deadline() -> None:
+    frontend = connected_frontend()
+    announce_pipeline(frontend, SELECTOR)
+    restart_selector(frontend)
+    assert request_pipeline(frontend) == []
+    frontend.tick(NOW + s(1))
+    (answer,) = sent(frontend, Answer, CLIENT)
+    assert (answer.status, answer.reason) == (Status.REFUSED, "not started by the deadline")
+    assert len(frontend.staging) == 0
+
+
+def test_queries_for_a_pipeline_go_to_the_selectors_that_are_ready() -> None:
+    frontend = two_selectors()
+    announce_pipeline(frontend, SELECTOR)
+    assert request_pipeline(frontend, 1) == [SELECTOR]
+    announce_pipeline(frontend, OTHER, "LOADING")
+    assert request_pipeline(frontend, 2) == [SELECTOR]
+    announce_pipeline(frontend, OTHER)
+    assert {to for number in (3, 4) for to in request_pipeline(frontend, number)} == {SELECTOR, OTHER}
+    frontend.handle(NOW, OTHER, Drain(), ())
+    assert {to for number in (5, 6) for to in request_pipeline(frontend, number)} == {SELECTOR}
+
+
+def test_a_query_for_a_pipeline_that_was_withdrawn_meanwhile_gets_the_answer_of_its_selector() -> None:
+    frontend = connected_frontend()
+    announce_pipeline(frontend, SELECTOR)
+    restart_selector(frontend)
+    assert request_pipeline(frontend) == []
+    frontend.handle(NOW, SUCCESSOR, Models(0, ()), ())
+    assert [to for to, _ in queries(frontend)] == [SUCCESSOR]
+
+
+def test_a_pipeline_is_described_by_a_selector_that_has_announced_it() -> None:
+    frontend = connected_frontend()
+    announce_pipeline(frontend, SELECTOR)
+    restart_selector(frontend)
+    frontend.handle(NOW, CLIENT, PipelineInfo(1, "p"), ())
+    assert [reply.status for reply in sent(frontend, PipelineState, CLIENT)] == [Status.LOST]
+    announce_pipeline(frontend, SUCCESSOR)
+    frontend.handle(NOW, CLIENT, PipelineInfo(2, "p"), ())
+    assert len(sent(frontend, PipelineInfo, SUCCESSOR)) == 1
 
 
 def test_new_selector_gets_queries_after_its_announcement() -> None:

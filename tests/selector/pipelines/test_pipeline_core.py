@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
@@ -33,8 +34,8 @@ from horologe_common.wire import (
 from horologe_selector.core.selector import Selector
 from horologe_selector.driver import DriverEnded, PipelinesRead
 from horologe_selector.settings import SelectorSettings
-from selector.pipeline_desk import INPUTS, OUTPUTS, RESULT, ROW, SELECTOR, PipelineDesk
-from selector.selector_harness import CONTROLLER, FRONTEND, WORKER
+from selector.pipeline_desk import INPUTS, OUTPUTS, RESULT, ROW, SELECTOR, PipelineDesk, a_pipeline
+from selector.selector_harness import CONTROLLER, FRONTEND, WORKER, SelectorHarness
 
 
 def test_a_query_passes_driver_and_models() -> None:
@@ -273,3 +274,19 @@ def test_each_query_has_one_answer_whatever_happens(sequence: list[tuple[str, in
     assert len(answered) == len(set(answered))
     assert set(queries) - cancelled <= set(answered) <= set(queries)
     assert desk.is_at_rest()
+
+
+def test_an_application_of_a_pipeline_is_refused_until_the_folder_has_been_read() -> None:
+    harness = SelectorHarness("m", pipelines="folder")
+    harness.declare_application("a", ("p",), task="any", policy="static")
+    harness.send(FRONTEND, Query(1, "", ms(100), 1, application="a"))
+    (answer,) = sent(harness.selector, Answer, FRONTEND)
+    assert answer.status == Status.REFUSED
+    assert "model 'p' is not known yet: the selector has not read its pipelines" in answer.reason
+    harness.send("drivers", PipelinesRead((a_pipeline("p"),)))
+    harness.send(FRONTEND, Query(2, "", ms(100), 1, application="a"))
+    assert len(sent(harness.selector, Dispatch, FRONTEND)) == 1, "the pipeline asks for its inputs"
+    harness.send("drivers", PipelinesRead(()))
+    harness.send(FRONTEND, Query(3, "", ms(100), 1, application="a"))
+    answers = {answer.id: answer.status for answer in sent(harness.selector, Answer, FRONTEND)}
+    assert answers[3] == Status.UNKNOWN_MODEL

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 STEP_NS = ms(0.1)
 """Time from a message of the selector to the driver's reply: a round trip between two processes of one machine."""
-RESTART_NS = ms(100)
+READ_NS = ms(10)
+"""Time from the start of the selector until it has read its folder of pipelines."""
+START_NS = ms(100)
+"""Time from the start of a driver's process until it has loaded the driver function."""
 
 
 class SimulatedDrivers:
@@ -40,7 +43,7 @@ class SimulatedDrivers:
             name = definition.spec.name
             driver = self._drivers[name] = SimulatedDriver(process, core, definition, calls)
             process.attach(driver_address(name), driver.deliver)
-        process.schedule(process.now_ns, self._start, definitions)
+        process.schedule(process.now_ns + READ_NS, self._start, definitions)
 
     def kill(self, name: str) -> None:
         """End the process of a driver, as `kill -9` does."""
@@ -49,7 +52,7 @@ class SimulatedDrivers:
     def _start(self, definitions: tuple[PipelineDefinition, ...]) -> None:
         self._process.post("drivers", self._core, PipelinesRead(definitions))
         for driver in self._drivers.values():
-            driver.start()
+            driver.start_process()
 
 
 class SimulatedDriver:
@@ -65,10 +68,15 @@ class SimulatedDriver:
         self._step_due = False
         self._wakeup_ns = 0
 
-    def start(self) -> None:
+    def start_process(self) -> None:
+        """Start a process, which is ready after `START_NS`. A pipeline that cannot be served has none."""
+        if not self._definition.reason:
+            self._process.schedule(self._process.now_ns + START_NS, self._load)
+
+    def _load(self) -> None:
         """Load the driver function and report that it is ready."""
-        if self._definition.reason:
-            return
+        if self._runs is not None:
+            return  # it was killed before it was ready, so it was started twice
         try:
             function = load_driver(Path(self._definition.file))
         except HorologeError as error:
@@ -78,11 +86,11 @@ class SimulatedDriver:
         self._process.post(self._address, self._core, DriverReady())
 
     def kill(self, reason: str) -> None:
-        """Drop all runs, and start again after `RESTART_NS`."""
+        """Drop all runs, and start again."""
         self._runs = None
         name = self._definition.spec.name
         self._process.post(self._address, self._core, DriverEnded(name, reason))
-        self._process.schedule(self._process.now_ns + RESTART_NS, self.start)
+        self.start_process()
 
     def deliver(self, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle a message of the core."""

@@ -307,6 +307,7 @@ class CallForwarder:
             case wire.Models(id=0) if role(sender) == "selector":
                 if self._pipeline_order.accept(sender, message.number):
                     self._catalogue.replace_pipelines(sender, message.models)
+                    self._selectors.replace_pipelines(sender, message.models)
                     self._declared.discard_signatures()
                     self._metrics.create_model_counters()
             case wire.Models(id=0):

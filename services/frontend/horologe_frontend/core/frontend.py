@@ -17,6 +17,7 @@ import msgspec
 from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, key_of_client, role
 from horologe_common.core.staging import StagedInputs
+from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import (
     Answer,
@@ -25,6 +26,7 @@ from horologe_common.wire import (
     Dispatch,
     Drain,
     ItemsTaken,
+    Models,
     Outcome,
     Outputs,
     Pong,
@@ -118,7 +120,8 @@ class Frontend:
             Outputs: self._on_outputs,
             Outcome: self._on_outcome,
             Pong: self._plain.on_pong,
-            Applications: self._on_applications,
+            Applications: self._on_announcement,
+            Models: self._on_announcement,
             Dispatch: self._on_dispatch,
             Release: self._retained_inputs.on_release,
             Settle: self._settling.on_settle,
@@ -250,13 +253,14 @@ class Frontend:
                 self.out.append(Out(self._calls.controller, message))
 
     def _send_query(self, now_ns: int, request: ClientRequest) -> None:
-        """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""
+        """Send the query to a selector. Without one, it waits until a selector connects or announces."""
         if request.is_plain:
             self._submit(now_ns, request)
             return
         query, selectors = request.query, self._selectors.connected
-        is_only = len(selectors) == 1 and query.model
-        request.receiver = selectors[0] if is_only else self._selectors.route_query(query)
+        is_pipeline = request.spec.runtime == PIPELINE_RUNTIME
+        is_only = len(selectors) == 1 and query.model and not is_pipeline
+        request.receiver = selectors[0] if is_only else self._selectors.route_query(query, is_pipeline)
         if request.worker:
             request.worker, request.may_have_run = "", True
         if request.receiver:
@@ -355,9 +359,12 @@ class Frontend:
                 request.worker = dispatch.worker
         self.out.extend(self.staging.answer_dispatch(dispatch))
 
-    def _on_applications(self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]) -> None:
-        self.out.extend(self._calls.handle(now_ns, selector, message, buffers, True))
-        if message.id == 0:
+    def _on_announcement(
+        self, now_ns: int, sender: str, message: Applications | Models, buffers: Sequence[Buffer]
+    ) -> None:
+        """Store what a selector or the controller serves. Queries may have waited for a selector's announcement."""
+        self.out.extend(self._calls.handle(now_ns, sender, message, buffers, True))
+        if message.id == 0 and role(sender) == "selector":
             self._send_unassigned(now_ns)
 
     def _on_keys_replaced(self, now_ns: int, sender: str, message: KeysReplaced, buffers: Sequence[Buffer]) -> None:

@@ -16,7 +16,7 @@ from horologe_common.core.protocol import instance
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.wire import Query
+    from horologe_common.wire import ModelState, Query
     from horologe_frontend.core.application_requests import DeclaredApplications
 
 
@@ -28,6 +28,8 @@ class SelectorRouter:
         """The selectors that accept queries."""
         self._draining: dict[str, bool] = {}
         self._declared = declared
+        self._pipelines: dict[str, dict[str, str]] = {}
+        """Connected selector -> the states of the pipelines that it has announced, by name and by `name/version`."""
         self._marks: dict[bytes, str] = {}
         self._turn = 0
 
@@ -54,20 +56,39 @@ class SelectorRouter:
         if address in self.connected:
             self.connected.remove(address)
             self._draining[address] = True
+        self._pipelines.pop(address, None)
         self._declared.remove_selector(address)
 
-    def route_query(self, query: Query) -> str:
+    def replace_pipelines(self, selector: str, states: Sequence[ModelState]) -> None:
+        """Store the pipelines that a selector has announced. Ignore a selector that is not connected."""
+        if selector in self.connected:
+            self._pipelines[selector] = {
+                name: state.state for state in states for name in (state.spec.name, state.spec.key)
+            }
+
+    def route_query(self, query: Query, is_pipeline: bool) -> str:
         """Return the selector for a query.
 
         Queries for an application are routed by context. Queries for a cacheable model are routed by their inputs,
-        other queries in turn.
+        other queries in turn. Those for a pipeline only go to selectors that have announced it.
         """
         if not query.model:
             return self.route_context(query.application, query.context)
+        selectors = self._pipeline_selectors(query.model) if is_pipeline else self.connected
         if query.input_hash:
-            return highest_ranked(self.connected, query.input_hash)
+            return highest_ranked(selectors, query.input_hash)
         self._turn += 1
-        return self.connected[self._turn % len(self.connected)] if self.connected else ""
+        return selectors[self._turn % len(selectors)] if selectors else ""
+
+    def _pipeline_selectors(self, name: str) -> Sequence[str]:
+        """Return the connected selectors whose drivers of the pipeline are READY, else LOADING.
+
+        If none serves the pipeline, return all, which answer so, or none while one has not announced its pipelines.
+        """
+        for wanted in ("READY", "LOADING"):
+            if serving := [selector for selector, states in self._pipelines.items() if states.get(name) == wanted]:
+                return serving
+        return self.connected if len(self._pipelines) == len(self.connected) else ()
 
     def route_context(self, application: str, context: str) -> str:
         """Return the selector for a context, among those that serve the current declaration of the application."""
@@ -82,7 +103,7 @@ class SelectorRouter:
 
     def route_pipeline(self, name: str) -> str:
         """Return the selector that describes a pipeline, always the same while it is connected."""
-        return highest_ranked(self.connected, name.encode())
+        return highest_ranked(self._pipeline_selectors(name), name.encode())
 
     def route_declaration(self, application: str, context: str = "") -> str:
         """Return a selector that serves the current declaration. An undeclared one may go to any selector."""

@@ -29,6 +29,8 @@ class AnnouncedModels:
         self.order = AnnouncementOrder()
         self.versions: dict[str, ModelSpec] = {}
         self.pipelines: dict[str, ModelSpec] = {}
+        self.pipelines_read = True
+        """False until the folder of pipelines has been read."""
         self._by_name: dict[str, ModelSpec] = {}
         """Name -> the ready version that requests without a version reach."""
         self._chosen: dict[str, ModelState] = {}
@@ -71,6 +73,8 @@ class AnnouncedModels:
             return Status.REFUSED, f"model {model!r} is loading: {reason}"
         if self.incomplete:
             return Status.REFUSED, f"model {model!r} is not known yet: {self.incomplete}"
+        if not self.pipelines_read:
+            return Status.REFUSED, f"model {model!r} is not known yet: the selector has not read its pipelines"
         return Status.UNKNOWN_MODEL, f"model {model!r} is not served"
 
     def find_ready(self, model: str) -> ModelSpec | None:

@@ -40,8 +40,8 @@ class PipelineProcessor:
         self._inflight = parts.inflight
         self.staging = StagedInputs(parts.address, parts.settings.pipeline_staging_bytes)
         self.registry = PipelineRegistry(parts.models, parts.post)
-        self._loaded = not parts.settings.pipelines
-        """The folder has been read, so that an announcement is complete."""
+        self._models = parts.models
+        self._models.pipelines_read = not parts.settings.pipelines
         self.calls = PipelineCalls(parts, self.staging)
         self.runs = PipelineRuns(parts, self.registry, self.calls)
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
@@ -61,7 +61,7 @@ class PipelineProcessor:
 
     def announce_to(self, frontend: str) -> None:
         """Send the pipelines to a frontend that has connected, unless they are not known yet."""
-        if self._loaded:
+        if self._models.pipelines_read:
             self._post(Out(frontend, self.registry.announcement()))
 
     def tick(self, now_ns: int) -> None:
@@ -95,7 +95,7 @@ class PipelineProcessor:
             self._post(out)
 
     def _on_pipelines_read(self, now_ns: int, sender: str, message: PipelinesRead, buffers: Sequence[Buffer]) -> None:
-        self._loaded = True
+        self._models.pipelines_read = True
         for pipeline in list(self.registry.replace_definitions(message)):
             self.runs.withdraw_pipeline(now_ns, pipeline)
 
