@@ -15,8 +15,8 @@ from horologe_frontend.http.http_messages import HttpError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TARGET_MAX = 200
-"""Characters of a target. A client may send names of any length."""
+NAME_MAX = 200
+"""Characters of a target or version. A client may send names of any length."""
 AUDIT = "audit"
 log = logger(AUDIT)
 logging.getLogger(f"horologe.{AUDIT}").setLevel(logging.INFO)  # written at every `log.level`
@@ -24,25 +24,42 @@ logging.getLogger(f"horologe.{AUDIT}").setLevel(logging.INFO)  # written at ever
 
 def write_call(call: ManagementCall) -> None:
     """Write the line of a call. The log adds the time."""
-    target = call.target[:TARGET_MAX].encode("unicode_escape").decode()  # a line break would begin another line
-    log.info("management", client=call.client, door=call.door, call=call.call, target=target, outcome=call.outcome)
+    log.info(
+        "management",
+        client=call.client,
+        door=call.door,
+        call=call.call,
+        target=_on_one_line(call.target),
+        version=_on_one_line(call.version),
+        weight=call.weight,
+        outcome=call.outcome,
+    )
 
 
 @contextmanager
-def audited(client: str, door: str, call: str, target: str) -> Iterator[None]:
-    """Write the line of the call at the end of the block, with the status of the exception that ends it."""
-    outcome = Status.CANCELLED.name  # by a BaseException: the client has closed its connection
+def audited(client: str, door: str, call: str, target: str) -> Iterator[ManagementCall]:
+    """Write the line of the call at the end of the block, with the status of the exception that ends it.
+
+    The block may store what it learns about the call.
+    """
+    entry = ManagementCall(client, door, call, target)
+    entry.outcome = Status.CANCELLED.name  # by a BaseException: the client has closed its connection
     try:
-        yield
-        outcome = Status.OK.name
+        yield entry
+        entry.outcome = Status.OK.name
     except HorologeError as error:
-        outcome = error.status.name
+        entry.outcome = error.status.name
         raise
     except HttpError as error:
-        outcome = HTTPStatus(error.status).name
+        entry.outcome = HTTPStatus(error.status).name
         raise
     except Exception:
-        outcome = HTTPStatus.INTERNAL_SERVER_ERROR.name
+        entry.outcome = HTTPStatus.INTERNAL_SERVER_ERROR.name
         raise
     finally:
-        write_call(ManagementCall(client, door, call, target, outcome))
+        write_call(entry)
+
+
+def _on_one_line(name: str) -> str:
+    """Escape a name of a client: a line break would begin another line of the log."""
+    return name[:NAME_MAX].encode("unicode_escape").decode()

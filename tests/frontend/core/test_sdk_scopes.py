@@ -6,7 +6,7 @@ from typing import Any
 
 from fakes.key_entries import keys_of
 from frontend.frontend_builders import CONTROLLER, NOW, SELECTOR, a_frontend, send_predict
-from harness.builders import a_predict, sent
+from harness.builders import a_predict, a_spec, sent
 from horologe_common.applications import Application
 from horologe_common.clock import s
 from horologe_common.core.protocol import PeerDisconnected
@@ -21,6 +21,7 @@ from horologe_common.wire import (
     Feedback,
     ModelInfo,
     Models,
+    ModelState,
     Observation,
     Query,
     Tune,
@@ -104,10 +105,28 @@ def test_management_calls_of_the_sdk_are_audited_at_their_end() -> None:
     assert [(call.client, call.call, call.target, call.outcome) for call in audit] == [
         ("carol", "load", "sum", "UNKNOWN_MODEL"),
         ("ann", "unload", "sum", "FORBIDDEN"),
-        ("carol", "declare", "", "INVALID_INPUT"),
-        ("carol", "declare", "mine", "LOST"),
-        ("carol", "apply_plan", "", "LOST"),
+        ("carol", "application_declare", "", "INVALID_INPUT"),
+        ("carol", "application_declare", "mine", "LOST"),
+        ("carol", "plan_apply", "", "LOST"),
         ("carol", "load", "sum", "CANCELLED"),
     ]
     assert not sent(frontend, Tuning, ANN)
     assert not sent(frontend, Applications, ANN)
+
+
+def test_the_audit_log_names_versions() -> None:
+    frontend, audit = frontend_with_keys()
+    frontend.handle(NOW, CAROL, Admit(1, "sum", "3", True, "canary", 0.1), ())
+    frontend.handle(NOW, CAROL, Admit(2, "sum", "", True, "rollback"), ())
+    canary, rollback = sent(frontend, Admit, CONTROLLER)
+    states = (ModelState(a_spec("sum", version="2"), traffic=1.0), ModelState(a_spec("sum", version="3")))
+    frontend.handle(NOW, CONTROLLER, Models(canary.id, (), int(Status.FAILED), "no room"), ())
+    frontend.handle(NOW, CONTROLLER, Models(rollback.id, states), ())
+    frontend.handle(NOW, ANN, Admit(3, "sum", "2", True, "promote"), ())
+    frontend.handle(NOW, ANN, Admit(4, "sum", "2", True, "no\nrollout", float("nan")), ())
+    assert [(call.call, call.version, call.weight, call.outcome) for call in audit] == [
+        ("canary", "3", 0.1, "FAILED"),
+        ("rollback", "2", 0.0, "OK"),
+        ("promote", "2", 0.0, "FORBIDDEN"),
+        ("load", "2", 0.0, "FORBIDDEN"),
+    ]

@@ -88,6 +88,23 @@ async def test_each_method_needs_its_scope(caplog: pytest.LogCaptureFixture) -> 
     assert {(line["door"], line["target"]) for line in audit} == {("grpc", "echo")}
 
 
+@in_loop
+async def test_the_audit_log_names_versions(caplog: pytest.LogCaptureFixture) -> None:
+    canary = TYPES["RepositoryModelLoad"][0](model_name="echo")
+    canary.parameters["canary"].string_param = "9"
+    canary.parameters["weight"].string_param = "0.1"
+    promotion = TYPES["RepositoryModelLoad"][0](model_name="echo")
+    promotion.parameters["promote"].string_param = ""
+    async with open_door() as door:
+        for request in (canary, promotion):
+            await door.call("RepositoryModelLoad", request)
+    audit = [record.fields for record in caplog.records if record.name == "horologe.audit"]  # type: ignore[attr-defined]
+    assert [(line["call"], line["version"], line["weight"]) for line in audit] == [
+        ("canary", "9", 0.1),
+        ("promote", "10", 0.0),
+    ]
+
+
 async def may_call(door: GrpcDoor, method: str, request: Any, key: str) -> bool:
     try:
         await door.call(method, request, **bearer(key))

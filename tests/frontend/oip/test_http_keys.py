@@ -204,13 +204,39 @@ def test_management_calls_are_in_the_audit_log(caplog: pytest.LogCaptureFixture)
         ("manager", "unload", "no\\nline", "UNKNOWN_MODEL"),
         ("manager", "load", "echo", "NOT_IMPLEMENTED"),
         ("user", "load", "echo", "FORBIDDEN"),
-        ("manager", "declare", "mine", "OK"),
-        ("viewer", "withdraw", "mine", "FORBIDDEN"),
-        ("manager", "rollback", "digits", "OK"),
+        ("manager", "application_declare", "mine", "OK"),
+        ("viewer", "application_withdraw", "mine", "FORBIDDEN"),
+        ("manager", "application_rollback", "digits", "OK"),
     ]
     assert {line["door"] for line in lines(caplog)} == {"http"}
     assert "Bearer" not in caplog.text
     assert hash_of("manager")[7:] not in caplog.text
+
+
+def test_the_audit_log_names_versions(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door(ENTRIES)
+    for name, parameters in (
+        ("echo", "{}"),
+        ("echo", '{"promote":"9"}'),
+        ("echo", '{"promote":""}'),
+        ("echo", '{"rollback":true}'),
+        ("echo", '{"canary":"9","weight":0.1}'),
+        ("nope", '{"promote":"7"}'),
+        ("echo", '{"canary":"9"}'),
+    ):
+        body = f'{{"parameters":{parameters}}}'.encode()
+        door.send("POST", f"/v2/repository/models/{name}/load", "manager", body)
+    door.send("POST", "/v2/repository/models/echo/unload", "manager")
+    assert [(line["call"], line["version"], line["weight"], line["outcome"]) for line in lines(caplog)] == [
+        ("load", "10", 0.0, "OK"),
+        ("promote", "9", 0.0, "OK"),
+        ("promote", "10", 0.0, "OK"),
+        ("rollback", "10", 0.0, "OK"),
+        ("canary", "9", 0.1, "OK"),
+        ("promote", "7", 0.0, "UNKNOWN_MODEL"),
+        ("load", "", 0.0, "INVALID_INPUT"),
+        ("unload", "", 0.0, "OK"),
+    ]
 
 
 def test_without_keys_the_audit_log_has_the_address(caplog: pytest.LogCaptureFixture) -> None:

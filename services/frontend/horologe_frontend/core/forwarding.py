@@ -13,7 +13,7 @@ from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, key_of_client, role
 from horologe_common.status import Forbidden, HorologeError, InvalidInput, Status, status_name
 from horologe_frontend.core.access import Access
-from horologe_frontend.core.management import ManagementCall, call_and_target
+from horologe_frontend.core.management import ManagementCall, management_call
 from horologe_frontend.core.requests import check_names
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class PendingCalls:
         """Return the reply to the client that made the call. Replies after the timeout are dropped."""
         if message.id in self._pending:
             call = self._remove_call(message.id)
-            self._audit_end(call.client, call.message, getattr(message, "status", Status.OK))
+            self._audit_end(call.client, call.message, getattr(message, "status", Status.OK), message)
             yield Out(call.client, msgspec.structs.replace(message, id=call.client_id))
 
     def fail_expired(self, now_ns: int) -> Iterator[Out]:
@@ -120,10 +120,14 @@ class PendingCalls:
         self._audit_end(client, message, error.status)
         return Out(client, _failed_reply(message.id, message, error.status, error.reason, error.retry_after_ns))
 
-    def _audit_end(self, client: str, message: ClientMessage, status: int) -> None:
+    def _audit_end(self, client: str, message: ClientMessage, status: int, reply: CallReply | None = None) -> None:
         """Audit the end of a management call. HTTP and gRPC audit their own, with the names of their keys."""
-        if self.audit and not client.startswith("http/") and (names := call_and_target(message)):
-            self.audit(ManagementCall(key_of_client(client) or client, "sdk", *names, status_name(status)))
+        if self.audit is None or client.startswith("http/"):
+            return
+        if entry := management_call(key_of_client(client) or client, "sdk", message):
+            entry.name_reply(reply)
+            entry.outcome = status_name(status)
+            self.audit(entry)
 
     def _fail_call(self, key: int, problem: str) -> Out:
         call = self._remove_call(key)
@@ -264,7 +268,7 @@ class CallForwarder:
 
     def _check_sdk(self, now_ns: int, client: str, message: ClientMessage) -> None:
         """Raise `Forbidden` or `Refused` for a message of an SDK client that its key does not permit."""
-        if client.startswith("user/") and call_and_target(message):
+        if client.startswith("user/") and management_call(client, "sdk", message):
             raise Forbidden(NO_MANAGEMENT)
         if not self.access.is_open:
             self.access.check_message(now_ns, key_of_client(client), message)

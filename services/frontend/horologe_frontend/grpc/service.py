@@ -94,9 +94,10 @@ class InferenceService:
     async def _load(self, name: str, call: Call, request: Any) -> dict[str, Any]:
         """Load or unload a model. Clients of KServe send its name in the first field, and read the reply."""
         model, is_load = request.model_name or request.repository_name, name == "load"
-        with audited(call.client, "grpc", name, model):
+        with audited(call.client, "grpc", name, model) as entry:
             call.check(Scope.MANAGE)
-            index = await self._documents.load(model, is_load, parameter_values("parameters.", request.parameters))
+            parameters = parameter_values("parameters.", request.parameters)
+            index = await self._documents.load(model, is_load, parameters, entry)
         is_ready = any(entry.state == "READY" for entry in index)
         return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
 

@@ -249,8 +249,10 @@ class OipHandler:
     async def _serve(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         if route.operation.scope is not Scope.MANAGE:
             return await self._serve_route(route, request, held)
-        with audited(self._client_of(request), "http", route.operation.name.removeprefix("application_"), route.model):
+        with audited(self._client_of(request), "http", route.operation.name, route.model) as entry:
             self._authorize(route, request)
+            if route.operation.name in ("load", "unload"):
+                return await self._models.load(route, await self._body(request, held), entry)
             return await self._serve_route(route, request, held)
 
     async def _serve_route(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from horologe_common.status import InvalidInput
+from horologe_frontend.core.management import ROLLOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,8 +53,7 @@ INPUT = ("binary_data_size", *SHARED_MEMORY)
 OUTPUT = ("binary_data", "classification", *SHARED_MEMORY)
 UNLOAD = ("unload_dependents",)
 """Triton's client sends it. No model here has dependents."""
-ROLLOUT = ("promote", "rollback", "canary")
-LOAD = (*ROLLOUT, "weight", *UNLOAD)
+LOAD = (*ROLLOUTS, "weight", *UNLOAD)
 INDEPENDENT = "requests are independent of each other: sequences are not supported"
 NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "sequence_id": ((0, ""), INDEPENDENT),
@@ -106,7 +106,7 @@ def read_rollout(parameters: Mapping[str, Any]) -> tuple[str, str, float]:
 
     gRPC has no type for the weight: it is a number, or the text of one.
     """
-    named = [name for name in ROLLOUT if name in parameters]
+    named = [name for name in ROLLOUTS if name in parameters]
     if len(named) > 1:
         raise InvalidInput(f"parameters: got {' and '.join(named)}, wanted one of them")
     rollout = named[0] if named else ""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.models import ModelSpec, TensorSpec
+    from horologe_frontend.core.management import ManagementCall
     from horologe_frontend.core.stats import BatchStats
     from horologe_frontend.gateway import Gateway
 
@@ -105,10 +106,13 @@ class ModelDocuments:
         """Return the index of the repository."""
         return repository_index(self._catalogue.model_states(), ready_only)
 
-    async def load(self, model: str, admitted: bool, parameters: Mapping[str, Any] | None) -> list[IndexEntryJson]:
+    async def load(
+        self, model: str, admitted: bool, parameters: Mapping[str, Any] | None, entry: ManagementCall
+    ) -> list[IndexEntryJson]:
         """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`.
 
-        A load with a parameter of `ROLLOUT` changes which version requests without a version reach.
+        A load with a parameter of `ROLLOUTS` changes which version requests without a version reach. `entry`: gets the
+        name and the version of the call.
         """
         parameters = parameters or NO_PARAMETERS
         for name in sorted(parameters):
@@ -118,7 +122,10 @@ class ModelDocuments:
         for name in UNLOAD:
             flag_parameter(parameters, "parameters", name, False)
         rollout, version, weight = read_rollout(parameters)
-        models = await self._gateway.call(Admit(0, model, version, admitted, rollout, weight))
+        message = Admit(0, model, version, admitted, rollout, weight)
+        entry.name_admit(message)
+        models = await self._gateway.call(message)
+        entry.name_reply(models)
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)
         return repository_index(models.models, False)

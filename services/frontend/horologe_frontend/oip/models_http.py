@@ -12,6 +12,7 @@ from horologe_frontend.http.http_messages import HttpResponse, Unsupported, json
 from horologe_frontend.oip.known_parameters import LOAD, UNLOAD
 
 if TYPE_CHECKING:
+    from horologe_frontend.core.management import ManagementCall
     from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.oip.model_documents import ModelDocuments
     from horologe_frontend.oip.routes import HttpRoute
@@ -50,13 +51,15 @@ class ModelsHandler:
     def __init__(self, documents: ModelDocuments) -> None:
         self._documents = documents
 
+    async def load(self, route: HttpRoute, body: bytes, entry: ManagementCall) -> HttpResponse:
+        """Load or unload a model, or change its versions. Raise `HorologeError` or `HttpError`."""
+        is_load = route.operation.name == "load"
+        message = _decode_optional(body, LoadJson) if is_load else _decode_optional(body, UnloadJson)
+        index = await self._documents.load(route.model, is_load, message.parameters, entry)
+        return json_response(index) if is_load else HttpResponse(200)
+
     async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes) -> HttpResponse:
-        """Return the response. Raise `HorologeError` or `HttpError` if the operation fails."""
-        if route.operation.name in ("load", "unload"):
-            is_load = route.operation.name == "load"
-            message = _decode_optional(body, LoadJson) if is_load else _decode_optional(body, UnloadJson)
-            index = await self._documents.load(route.model, is_load, message.parameters)
-            return json_response(index) if is_load else HttpResponse(200)
+        """Return the document of a route. Raise `HorologeError` or `HttpError`."""
         return await request.account.turns.in_turn(request.account, self._describe, route, body)
 
     def _describe(self, route: HttpRoute, body: bytes) -> HttpResponse:
