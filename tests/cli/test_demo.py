@@ -9,6 +9,7 @@ import pytest
 from horologe_cli.demo.demo_options import RunningSystem
 from horologe_cli.demo.demo_run import DemoResult, check_criteria, overload_criteria
 from horologe_cli.demo.digits import Accuracy
+from horologe_cli.demo.next_steps import Surroundings, next_steps
 from horologe_cli.demo.profiler_cost import ProfilerCost
 from horologe_load.samples import LoadSummary
 
@@ -84,3 +85,32 @@ def test_a_running_system_gets_the_bearer_key_of_clients(tmp_path: Path) -> None
     (tmp_path / "http").mkdir()
     (tmp_path / "http" / "client.secret").write_text("secret\n")
     assert RunningSystem("tcp://a:1", "http://a:2", str(tmp_path)).headers() == {"Authorization": "Bearer secret"}
+
+
+def test_the_advice_begins_with_a_system_that_stays() -> None:
+    steps = [
+        target for target, _ in next_steps("digits-cnn", Surroundings("horologe", has_pages=True), RunningSystem())
+    ]
+    assert steps[:2] == ["horologe up --demo", "horologe models"]
+    assert "http://127.0.0.1:8000/v2/models/digits-cnn" in steps
+    assert steps[-1].startswith("docs/")
+
+
+def test_the_advice_in_a_container_opens_a_port_to_the_host() -> None:
+    steps = next_steps("digits-cnn", Surroundings("horologe", in_container=True), RunningSystem())
+    assert steps[0][0] == "horologe up --demo --http 0.0.0.0:8000 --set http.allow_open=true"
+    assert "container" in steps[0][1]
+    assert not any(":8002" in target for target, _ in steps)
+
+
+@pytest.mark.parametrize("in_container", [False, True])
+def test_the_advice_for_a_running_system_starts_no_other(in_container: bool) -> None:
+    running = RunningSystem("tcp://frontend:8003", "http://frontend:8000", "/keys")
+    targets = [target for target, _ in next_steps("noop", Surroundings("horologe", in_container), running)]
+    assert targets == [
+        "horologe models --endpoint tcp://frontend:8003 --keys /keys",
+        "horologe status --endpoint tcp://frontend:8003 --keys /keys",
+        "horologe doctor",
+        "http://frontend:8000/console",
+        "http://frontend:8000/v2/models/noop",
+    ]

@@ -8,33 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_cli.demo.digits import NOVICE
+from horologe_cli.demo.next_steps import PAGES, Surroundings, next_steps
+from horologe_cli.local.machine import container_engine
 from horologe_cli.local.topology import default_repository
 from horologe_sim.report.tables import Cell, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from horologe_cli.demo.demo_options import RunningSystem
     from horologe_cli.demo.demo_run import DemoResult
     from horologe_load.samples import LoadSummary
 
-NEXT_STEPS = (
-    ("{command} up --demo", "run the same system until ^C; then, in a second terminal:"),
-    ("{command} models", "list the models"),
-    ("{command} status", "show devices, memory and pending actions"),
-    ("{command} doctor", "check this machine for causes of unpredictable latency"),
-    ("http://127.0.0.1:8000/console", "watch every action, live"),
-    ("http://127.0.0.1:8000/v2/models/{model}", "Open Inference Protocol"),
-    ("http://127.0.0.1:8002/metrics", "Prometheus metrics"),
-)
-PAGES = (
-    ("docs/getting-started.md", "serve your own model"),
-    ("docs/applications.md", "create an application, and send feedback"),
-    ("docs/request-path.md", "follow one request through the code"),
-)
 SHOWN_REASONS = 3
 
 
-def print_result(out: Console, result: DemoResult, slo_ms: float) -> None:
+def print_result(out: Console, result: DemoResult, slo_ms: float, running: RunningSystem) -> None:
+    """Print the result. `running`: the measured system, if the demo has not started it."""
     tables = [_accuracy_table(result)]
     if result.feedback_effects:
         tables.append(_feedback_table(result))
@@ -48,7 +38,7 @@ def print_result(out: Console, result: DemoResult, slo_ms: float) -> None:
         _print_reasons(out, result.overload)
     _criteria_table(result).print(out)
     out.print()
-    _next_steps_table(result.model).print(out)
+    _next_steps_table(result.model, running).print(out)
     out.print()
 
 
@@ -119,11 +109,10 @@ def _criteria_table(result: DemoResult) -> Table:
     return table
 
 
-def _next_steps_table(model: str) -> Table:
-    """Return commands and addresses, and pages in a checkout: the installed package has none."""
-    table = Table(("", ""), "Next steps", left=2)
+def _next_steps_table(model: str, running: RunningSystem) -> Table:
     command = "horologe" if shutil.which("horologe") else sys.argv[0]
-    pages = PAGES if Path(default_repository()).parent.joinpath(PAGES[0][0]).is_file() else ()
-    for target, purpose in (*NEXT_STEPS, *pages):
-        table.add_row(target.format(model=model, command=command), purpose)
+    has_pages = Path(default_repository()).parent.joinpath(PAGES[0][0]).is_file()
+    table = Table(("", ""), "Next steps", left=2)
+    for step in next_steps(model, Surroundings(command, bool(container_engine()), has_pages), running):
+        table.add_row(*step)
     return table

@@ -35,7 +35,7 @@ from horologe_cli.doctor.system_checks import (
     check_synchronization,
 )
 from horologe_cli.local.layout import Wanted, plan_layout
-from horologe_cli.local.machine import read_machine
+from horologe_cli.local.machine import container_engine, read_machine
 from horologe_cli.local.ports import is_port_in_use
 from horologe_cli.local.topology import parse_flags
 from horologe_common.service.settings import load_settings
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 PORTS = {"HTTP": 8000, "gRPC": 8001, "metrics": 8002, "SDK": 8003}
-CONTAINER_FILES = {".dockerenv": "Docker", "run/.containerenv": "Podman"}
-KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
 def run_checks(workers: int = 0, root: Path = Path("/"), config: str = "", sets: Sequence[str] = ()) -> list[Finding]:
@@ -82,11 +80,9 @@ def run_checks(workers: int = 0, root: Path = Path("/"), config: str = "", sets:
 
 def check_container(root: Path = Path("/")) -> Iterator[Finding]:
     """Name the container engine, as every other finding is about the container then."""
-    names = [name for file, name in CONTAINER_FILES.items() if (root / file).exists()]
-    if os.environ.get(KUBERNETES):
-        names = ["Kubernetes"]
+    engine = container_engine(root)
     version = "v2" if read_text(root / "sys/fs/cgroup/cgroup.controllers") else "v1"
-    yield Finding("container", "ok", f"{names[0]}, cgroup {version}" if names else "none")
+    yield Finding("container", "ok", f"{engine}, cgroup {version}" if engine else "none")
 
 
 def check_ports() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Reads what this machine has: CPUs by NUMA node and core, the quota of a control group, CUDA devices."""
+"""Reads what this machine has: CPUs by NUMA node and core, the quota of a control group, CUDA devices, a container."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from horologe_cli.local.layout import Core
 
 BUS_ID_BYTES = 32
+CONTAINER_FILES = {".dockerenv": "Docker", "run/.containerenv": "Podman"}
+KUBERNETES = "KUBERNETES_SERVICE_HOST"
+
+
+def container_engine(root: Path = Path("/")) -> str:
+    """Return the name of the engine in whose container this process runs; empty if it runs in none."""
+    if os.environ.get(KUBERNETES):
+        return "Kubernetes"
+    return next((name for file, name in CONTAINER_FILES.items() if (root / file).exists()), "")
 
 
 def read_machine(root: Path = Path("/"), *, gpus: bool = True) -> Machine:

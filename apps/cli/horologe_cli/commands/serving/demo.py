@@ -112,7 +112,7 @@ def _run_demo(options: SystemOptions, load: DemoLoad, json: bool, compare: bool)
         fail(str(error))
     except ImportError as error:
         fail(f"{error}; the demo needs `pip install horologe[server]`", ExitCode.USAGE)
-    _report(result, load.slo_ms, time.monotonic() - start_s, json)
+    _report(result, load.slo_ms, time.monotonic() - start_s, RunningSystem(), json)
     if not result.passed:
         _write_log(lines)
         raise SystemExit(int(ExitCode.FAILED))
@@ -133,7 +133,7 @@ def _measure_running(system: RunningSystem, load: DemoLoad, json: bool) -> None:
         fail_with(error, system.endpoint)
     except (OSError, ValueError) as error:
         fail(str(error))
-    _report(result, load.slo_ms, time.monotonic() - start_s, json)
+    _report(result, load.slo_ms, time.monotonic() - start_s, system, json)
     if not result.passed:
         raise SystemExit(int(ExitCode.FAILED))
 
@@ -212,7 +212,7 @@ def _compare_profiler(topology: Topology, options: SystemOptions, demo_run: Demo
             uvloop.run(compare(without.topology))
 
 
-def _report(result: DemoResult, slo_ms: float, seconds: float, json: bool) -> None:
+def _report(result: DemoResult, slo_ms: float, seconds: float, running: RunningSystem, json: bool) -> None:
     if json:
         import msgspec
 
@@ -221,7 +221,7 @@ def _report(result: DemoResult, slo_ms: float, seconds: float, json: bool) -> No
     from horologe_cli.demo.demo_tables import print_result
 
     out = console()
-    print_result(out, result, slo_ms)
+    print_result(out, result, slo_ms, running)
     verdict = "[green]all criteria are met" if result.passed else "[red]a criterion is not met"
     out.print(f"{verdict}[/], in {seconds:.0f} s")
     if not result.passed:
