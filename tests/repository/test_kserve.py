@@ -18,7 +18,7 @@ from harness.model_folders import onnx_bytes
 from harness.running_up import Up
 from repository.helm_chart import ROOT
 
-KSERVE = ROOT / "deploy" / "helm" / "kserve"
+KSERVE = ROOT / "deploy" / "helm" / "horologe" / "kserve"
 FILES = ("serving-runtime.yaml", "inference-service.yaml")
 
 
