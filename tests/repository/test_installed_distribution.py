@@ -164,6 +164,7 @@ def running(program: Path, cwd: Path) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_the_server_answers_in_an_empty_folder(dist: Path, tmp_path: Path) -> None:
     (wheel,) = dist.glob("*-none-any.whl")
     programs = install(wheel, "[server]", tmp_path / "server")
@@ -178,4 +179,8 @@ def test_the_server_answers_in_an_empty_folder(dist: Path, tmp_path: Path) -> No
         assert answer.stdout == "[[16.]]\n", answer.stderr
         health = run(programs / "python", "-c", HEALTH, summary["grpc"], cwd=empty)
         assert health.stdout == "1\n", health.stderr
+    demo = run(programs / "horologe", "demo", "--json", "--workers", "1", "--learn", "1", "--step", "0.2", cwd=empty)
+    assert demo.returncode in (0, 1), demo.stderr  # 1: a criterion about times is not met
+    assert {accuracy["via"] for accuracy in json.loads(demo.stdout)["accuracies"]} == {"SDK", "HTTP"}
+    assert {path.name for path in empty.iterdir()} == {"log"}
     shutil.rmtree(tmp_path / "server")
