@@ -263,6 +263,17 @@ def test_a_rollout_that_is_not_possible(rollout: str, version: str, weight: floa
     assert (answer.status, answer.reason) == (status, reason)
 
 
+def test_a_current_version_that_cannot_be_served_is_not_promoted() -> None:
+    controller = a_new_controller()
+    broken = [ModelReport(a_spec("sum", "1"), None, "a key is wrong")]
+    register(controller, *broken, pages=8)
+    roll(controller, "promote", "1")
+    for scan in sent(controller, Scan):
+        register(controller, *broken, pages=8, scans=(scan.id,))
+    [answer] = answers(controller)
+    assert (answer.status, answer.reason) == (Status.FAILED, "sum/1: UNAVAILABLE: a key is wrong")
+
+
 def test_a_canary_must_have_the_signature_of_the_current_version() -> None:
     controller = a_used_version()
     pin_the_first(controller)

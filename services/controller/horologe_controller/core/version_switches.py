@@ -156,9 +156,12 @@ class VersionSwitches:
             new = rollout.start_canary(version, message.weight)
         else:
             raise InvalidInput(f"rollout: got {message.rollout!r}, wanted promote, rollback or canary")
-        for added in new.versions():
-            if added not in rollout.versions() and (state := _find_version(name, added, states)).state != "READY":
-                raise ModelFailed(f"{state.spec.key}: {state.state}: {state.reason}")
+        for chosen in new.versions():
+            is_added = chosen not in rollout.versions()
+            if is_added or chosen == version:
+                state = _find_version(name, chosen, states)
+                if state.state == "UNAVAILABLE" or (is_added and state.state == "LOADING"):
+                    raise ModelFailed(f"{state.spec.key}: {state.state}: {state.reason}")
         self._begin(name, new)
 
     def _begin(self, name: str, rollout: Rollout, *, must_load: bool = True) -> None:
