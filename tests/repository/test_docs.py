@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import typer
 
+import horologe
 from harness.scripts import load_script
 from horologe_cli.local.topology import settings_sections
 from horologe_cli.main import app
@@ -187,3 +188,10 @@ def _commands(text: str) -> list[list[str]]:
 
 def _joined(block: str) -> str:
     return block.replace("\\\n", " ")
+
+
+def test_the_reference_of_the_sdk_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "sdk-reference.md").read_text()
+    shown = re.findall(r"^::: horologe\.(\w+)$", page, re.MULTILINE)
+    assert sorted(shown) == sorted({*horologe.__all__} - {"__version__"})
+    assert all(vars(getattr(horologe, name))["__doc__"] for name in shown)

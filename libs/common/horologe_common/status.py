@@ -74,24 +74,32 @@ class HorologeError(Exception):
 
 
 class InvalidInput(HorologeError):
+    """The request is invalid; no work was done. The message names the field, what came, and what was wanted."""
+
     status = Status.INVALID_INPUT
 
 
 class Unauthenticated(HorologeError):
+    """The server does not accept the key of this client."""
+
     status = Status.UNAUTHENTICATED
 
 
 class Forbidden(HorologeError):
-    """The key of this client does not permit management."""
+    """The key of this client does not permit this call, or not on this model."""
 
     status = Status.FORBIDDEN
 
 
 class UnknownModel(HorologeError):
+    """The server has no such model, version or application."""
+
     status = Status.UNKNOWN_MODEL
 
 
 class TooLarge(HorologeError):
+    """The request has more bytes than the server accepts."""
+
     status = Status.TOO_LARGE
 
 
@@ -115,10 +123,14 @@ class Lost(HorologeError):
 
 
 class Cancelled(HorologeError):
+    """The caller cancelled the request or closed the client, or the server stops."""
+
     status = Status.CANCELLED
 
 
 class ModelFailed(HorologeError):
+    """The model raised an exception, or cannot be served. The message says why."""
+
     status = Status.FAILED
 
 
@@ -129,6 +141,8 @@ class MissingInput(HorologeError):
 
 
 class ProtocolMismatch(HorologeError):
+    """Client and server have different versions of the protocol."""
+
     status = Status.PROTOCOL
 
 

@@ -49,7 +49,7 @@ class Options(AskOptions, total=False):
     """Options of a prediction, in both clients."""
 
     version: str
-    """Version of the model. Default: the newest that is ready."""
+    """Version of the model. Default: the current one, and a part of the requests to its canary."""
     application: str
     """Name of the caller's application: execution times are measured per model and application."""
 
