@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 import numpy as np
+import tritonclient.grpc as triton
 
 from horologe import Client
 from horologe_common.status import HorologeError
@@ -43,6 +44,14 @@ def infer(stack: Stack, keys: Path, number: int) -> Any:
     request = Request(url, infer_body(number), bearer(keys))
     with urlopen(request, timeout=10) as answer:
         return json.load(answer)["outputs"][0]["data"]
+
+
+def infer_over_grpc(address: str, headers: dict[str, str], number: int) -> Any:
+    tensor = triton.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(rows_of(number))
+    with triton.InferenceServerClient(address) as client:
+        result = client.infer("twice", [tensor], headers={name.lower(): headers[name] for name in headers})
+        return result.as_numpy(result.get_response().outputs[0].name).ravel().tolist()
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from bench.compose_project import kill_processes
-from compose.host_traffic import INFER, bearer, infer, infer_body, rows_of, steady_load
+from compose.host_traffic import INFER, bearer, infer, infer_body, infer_over_grpc, rows_of, steady_load
 from compose.stack import ROOT, SERVICES, WORKERS, Stack, get_json, wait_until
 from container_faults import FaultTimes, measure
 from horologe import Application, Client
@@ -73,6 +74,12 @@ def test_http_works_at_the_same_time(stack: Stack, client: Client, keys: Path) -
         refused.value.close()
     with urlopen(Request(load, b"", bearer(keys, "manager")), timeout=10) as answer:
         assert answer.status == 200
+
+
+def test_grpc_works_with_the_same_keys(stack: Stack, client: Client, keys: Path) -> None:
+    assert infer_over_grpc(f"127.0.0.1:{stack.grpc}", bearer(keys), 21) == [42] * 4
+    with pytest.raises(InferenceServerException, match="UNAUTHENTICATED"):
+        infer_over_grpc(f"127.0.0.1:{stack.grpc}", {}, 21)
 
 
 def test_bytecode_in_the_images_does_not_depend_on_the_time_of_the_build(stack: Stack) -> None:
