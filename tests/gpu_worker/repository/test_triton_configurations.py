@@ -278,6 +278,10 @@ def test_a_policy_that_leaves_no_version_is_invalid(tmp_path: Path) -> None:
     (tmp_path / "model.toml").write_text('versions = ["7"]')
     with pytest.raises(InvalidModel, match="versions: got 7, wanted some of 1"):
         served_versions(tmp_path, [tmp_path / "1"])
+    (tmp_path / "model.toml").unlink()
+    (tmp_path / "config.pbtxt").write_text("version_policy { specific { } }")
+    with pytest.raises(InvalidModel, match="versions: got none, wanted some of 1"):
+        served_versions(tmp_path, [tmp_path / "1"])
 
 
 @given(st.lists(st.integers(1, 4), max_size=4), st.integers(0, 4), st.data())

@@ -45,7 +45,7 @@ def choose_versions(model: Path, policy: Policy, folders: Sequence[Path]) -> lis
     served = [folder for folder in folders if folder.name in policy]
     if folders and not served:
         names = ", ".join(folder.name for folder in folders)
-        raise InvalidModel(f"{model}: versions: got {', '.join(policy)}, wanted some of {names}")
+        raise InvalidModel(f"{model}: versions: got {', '.join(policy) or 'none'}, wanted some of {names}")
     return served
 
 
