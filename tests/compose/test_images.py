@@ -1,4 +1,4 @@
-"""The images of a release: two builds of one tree give one image, which holds no time of its build."""
+"""The images of a release: two builds of one tree give one image, and that of all services runs the demo."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compose.engine import require_engine
-from compose.stack import base_images
+from compose.stack import ROOT, base_images
 from harness.scripts import load_script
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(900)]
 
 EPOCH = 1_700_000_000
+SERVER = "horologe-server:test"
 NAME = "horologe-reproducible:test"
 DOCKERFILE = """
 ARG BASE_IMAGE
@@ -64,3 +65,21 @@ def test_two_builds_give_the_same_image(base: str, tmp_path: Path) -> None:
         assert json.loads(docker("image", "inspect", "--format", "{{json .RootFS.Layers}}", NAME))[:1] == layers[:1]
     finally:
         docker("rmi", "-f", NAME)
+
+
+def test_the_image_of_all_services_runs_the_demo(base: str) -> None:
+    build = base_images().get("BUILD_IMAGE", base)
+    arguments = (f"--build-arg=BASE_IMAGE={base}", f"--build-arg=BUILD_IMAGE={build}")
+    try:
+        docker(
+            "build", "-q", "-f", f"{ROOT}/deploy/Dockerfile", "--target", "server", *arguments, "-t", SERVER, str(ROOT)
+        )
+        options = ("--json", "--learn", "2", "--step", "0.3")
+        command = ["docker", "run", "--rm", SERVER, "horologe", "demo", *options]
+        demo = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = json.loads(demo.stdout)
+        assert {entry["via"] for entry in result["accuracies"]} == {"SDK", "HTTP"}
+        assert all(entry["correct"] >= 0.9 * entry["images"] for entry in result["accuracies"])
+        assert result["criteria"]
+    finally:
+        docker("rmi", "-f", SERVER)
