@@ -33,8 +33,20 @@ REMOVED_TAGS = (67, 68, 69, 79)
 
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
-        wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True, stream=wire.StreamLimits(5, 6)),
-        "9f0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0a0a0920506",
+        wire.Predict(
+            1,
+            "m",
+            "",
+            50_000_000,
+            (TENSOR,),
+            ("y",),
+            "chat",
+            "user-1",
+            True,
+            stream=wire.StreamLimits(5, 6),
+            waited_ns=7,
+        ),
+        "dc00100101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0a0a092050607",
     ),
     (
         wire.Answer(

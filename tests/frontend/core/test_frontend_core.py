@@ -28,6 +28,16 @@ def test_a_request_is_staged_and_sent_to_the_selector_and_its_answer_has_the_id_
     assert len(frontend.staging) == frontend.pending() == 0
 
 
+@pytest.mark.parametrize(("budget_ms", "slo_ms", "left_ms"), [(50, 0, 30), (0, 90, 70), (10, 0, 0)])
+def test_the_time_for_which_a_gateway_has_held_a_request_counts_for_its_deadline(
+    budget_ms: int, slo_ms: int, left_ms: int
+) -> None:
+    frontend = a_frontend(a_spec(cache=True, slo_ns=ms(slo_ms)))
+    send_predict(frontend, a_predict(7, budget_ms=budget_ms, waited_ns=ms(20)))
+    (query,) = sent(frontend, Query, SELECTOR)
+    assert (query.budget_ns, query.best_effort) == (max(1, ms(left_ms)), False)
+
+
 @pytest.mark.parametrize(
     ("predict", "status", "words"),
     [
@@ -46,6 +56,7 @@ def test_a_request_is_staged_and_sent_to_the_selector_and_its_answer_has_the_id_
             ["application: got 129 characters"],
         ),
         (a_predict(budget_ms=-5), Status.INVALID_INPUT, ["budget_ns: got -5000000, wanted at least 0"]),
+        (a_predict(waited_ns=-5), Status.INVALID_INPUT, ["waited_ns: got -5, wanted at least 0"]),
     ],
 )
 def test_invalid_request_is_answered_with_the_value_received_and_wanted(

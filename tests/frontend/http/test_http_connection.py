@@ -30,9 +30,10 @@ REQUEST = b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r
 
 @pytest.fixture(autouse=True, scope="module")
 def long_memory() -> Iterator[None]:
-    """A refusal lasts also where the test waits for its processor."""
+    """A refusal lasts also where the test waits for its processor, and pauses after it are short."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lasting_refusals, "MEMORY_NS", s(100))
+        patch.setattr(connection, "PAUSE_S", 0.0)
         yield
 
 
@@ -180,20 +181,52 @@ async def test_the_body_of_a_request_that_is_refused_again_is_neither_parsed_nor
 
 @pytest.mark.parametrize("rows", [16, 4000])
 @in_loop
-async def test_a_connection_is_read_later_after_a_refusal_that_is_repeated(
-    rows: int, monkeypatch: pytest.MonkeyPatch
+async def test_what_arrives_after_a_refusal_that_is_repeated_is_held(
+    rows: int,
 ) -> None:
-    monkeypatch.setattr(connection, "PAUSE_S", 0.0)
     door, request = Door(), a_binary_request(b"full", rows)
     await door.send(request)
-    assert door.is_read
     door.connection.data_received(request)
+    assert (door.written.count(b"HTTP/1.1 429 "), door.is_read) == (2, True)
+    door.connection.data_received(request[:100])
     assert (door.written.count(b"HTTP/1.1 429 "), door.is_read) == (2, False)
-    await until(lambda: door.is_read)
-    door.connection.data_received(request)
-    door.connection.data_received(request)  # reading was resumed for another reason
-    assert door.written.count(b"HTTP/1.1 429 ") == 4
+    door.connection.data_received(request[100:])  # reading was resumed for another reason
+    assert door.total.held_bytes == len(request)
+    await until(lambda: door.written.count(b"HTTP/1.1 429 ") == 3)
+    assert (door.total.held_bytes, door.is_read) == (0, True)
     door.close()
+
+
+@in_loop
+async def test_the_time_for_which_a_request_was_held_counts_for_its_deadline() -> None:
+    door, request = Door(), a_binary_request(b"full")
+    await door.send(request)
+    predicts = door.server.handler._gateway.predicts  # type: ignore[attr-defined]
+    door.connection.data_received(request)
+    assert (len(predicts), door.written.count(b"HTTP/1.1 429 ")) == (1, 2)
+    for _ in range(2):
+        door.written = b""
+        door.connection.data_received(a_binary_request(b"echo"))
+        await until(lambda: b" 200 OK" in door.written)
+    assert [predict.waited_ns > 0 for predict in predicts] == [False, True, False]
+    door.close()
+
+
+@pytest.mark.parametrize("end", ["close", "drain"])
+@in_loop
+async def test_a_connection_that_ends_while_it_holds_a_request(end: str) -> None:
+    door, request = Door(), a_binary_request(b"full")
+    await door.send(request)
+    door.connection.data_received(request)
+    door.connection.data_received(request)
+    assert door.total.held_bytes == len(request)
+    if end == "drain":
+        door.server.closing = True
+        door.connection.drain()
+        await until(lambda: door.written.count(b"HTTP/1.1 429 ") == 3)
+        assert door.written.count(b"connection: close") == 1
+    door.close()
+    assert door.total.held_bytes == 0
 
 
 @in_loop

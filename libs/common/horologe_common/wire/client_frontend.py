@@ -53,6 +53,8 @@ class Predict(Message, frozen=True, tag=1):
     """Client that a gateway sends the request for, such as an HTTP address. Ignored from clients themselves."""
     stream: StreamLimits | None = None
     """Send the outputs as a stream of items. None: the outputs are one answer."""
+    waited_ns: int = 0
+    """Time for which a gateway has held the request before it sent this. The budget is of the time before."""
 
 
 class Answer(Message, frozen=True, tag=2):

@@ -93,6 +93,8 @@ class RequestBuilder:
         self.check_size(buffers)
         if message.budget_ns < 0:
             raise InvalidInput(f"budget_ns: got {message.budget_ns}, wanted at least 0")
+        if message.waited_ns < 0:
+            raise InvalidInput(f"waited_ns: got {message.waited_ns}, wanted at least 0")
         application: Application | None = None
         if message.application or message.context:
             application, spec = self._find_named(message)
@@ -135,7 +137,7 @@ class RequestBuilder:
         """Return the nanoseconds to the deadline, less what it has waited; 0: no deadline. Raise `Refused`."""
         budget_ns = min(message.budget_ns, NEVER_NS >> 1) or spec.slo_ns
         if budget_ns:
-            waited_ns = self.turn_limit.waited_ns(now_ns)
+            waited_ns = self.turn_limit.waited_ns(now_ns) + message.waited_ns
             if message.sent_ns:
                 waited_ns = max(waited_ns, self.send_delays.waited_ns(now_ns, client, message.sent_ns))
             budget_ns = max(1, budget_ns - waited_ns)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from horologe_common.clock import monotonic_ns
 from horologe_frontend.http.client_accounts import ClientAccount, no_room
 from horologe_frontend.http.event_stream import EventStream
 from horologe_frontend.http.http_messages import (
@@ -113,7 +114,11 @@ class HttpConnection(RequestParsing):
         self._unsent_bytes = 0
         self._probe_timer: asyncio.TimerHandle | None = None
         self._pause_timer: asyncio.TimerHandle | None = None
-        """Set while nothing is read because of a refusal that was repeated."""
+        """Set after a refusal that was repeated, while nothing that arrives is handled."""
+        self._held: tuple[bytes, int] | None = None
+        """What has arrived in this pause, and when."""
+        self._waited_ns = 0
+        """Time for which the begin of the next request was held."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -125,6 +130,8 @@ class HttpConnection(RequestParsing):
             if timer is not None:
                 timer.cancel()
         self.account.release(self._unsent_bytes)
+        if self._held is not None:
+            self.account.release(len(self._held[0]))
         if self._reader is not None:
             self._reader.discard()
         while self._queue:
@@ -137,9 +144,9 @@ class HttpConnection(RequestParsing):
         del self._parser  # it holds this object's methods: a cycle that only the garbage collector would free
 
     def data_received(self, data: bytes) -> None:
-        if self._pause_timer is not None:  # reading was resumed for another reason
-            self._pause_timer.cancel()
-            self._pause_timer = None
+        if self._pause_timer is not None:
+            self._hold(data)
+            return
         if self._read_closed:
             self._arrived_bytes += len(data)
             self._transport.pause_reading()
@@ -185,16 +192,33 @@ class HttpConnection(RequestParsing):
                 self._refuse_again(QueuedRequest(refusal, True, b"", True), refusal)
 
     def _refuse_again(self, queued: QueuedRequest, refusal: HttpResponse) -> None:
-        """Send a refusal that is repeated, and read what follows it after `PAUSE_S`."""
+        """Send a refusal that is repeated, and handle what arrives after it when `PAUSE_S` has passed."""
+        self._waited_ns = 0
         self._write(queued, refusal)
         if not self._read_closed and self._pause_timer is None:
-            self._transport.pause_reading()
             self._pause_timer = asyncio.get_running_loop().call_later(PAUSE_S, self._end_pause)
 
+    def _hold(self, data: bytes) -> None:
+        """Keep what arrives in a pause until it ends, and read no more. Reading may be resumed for another reason."""
+        self._transport.pause_reading()
+        if not self.account.try_reserve(len(data)):
+            self._transport.abort()
+        elif self._held is None:
+            self._held = data, monotonic_ns()
+        else:
+            self._held = self._held[0] + data, self._held[1]
+
     def _end_pause(self) -> None:
+        """Handle what has arrived in a pause. Its wait counts for the deadline of its first request."""
         self._pause_timer = None
-        if not self._read_closed and not self._read_paused:
+        if self._held is None:
+            return
+        (data, arrived_ns), self._held = self._held, None
+        self.account.release(len(data))
+        if not self._transport.is_closing():
+            self._waited_ns = monotonic_ns() - arrived_ns
             self._transport.resume_reading()
+            self.data_received(data)
 
     def _begin_refusal(self, data: bytes, at: int) -> int:
         """Return the end of the head that begins at `at` if its request is refused again, else 0."""
@@ -227,7 +251,10 @@ class HttpConnection(RequestParsing):
         """Hand the request to the handler, and write the response if there is one already."""
         response = queued.content
         may_start, self._may_start = self._may_start, False
+        waited_ns, self._waited_ns = self._waited_ns, 0
         if isinstance(response, HttpRequest):
+            if waited_ns:
+                response = msgspec.structs.replace(response, waited_ns=waited_ns)
             if not may_start and (refusal := self._handler.refuse_again(response, len(response.body))):
                 self.account.finish(queued.held_bytes)
                 self._refuse_again(queued, refusal)
@@ -356,7 +383,7 @@ class HttpConnection(RequestParsing):
 
     def drain(self) -> None:
         """Close an idle connection at shutdown. A busy one closes after its response."""
-        has_begun = self._reader is not None or self._refusal is not None
+        has_begun = self._reader is not None or self._refusal is not None or self._held is not None
         if self._current is None and not self._queue and not has_begun and not self._closing:
             self._close(fully_read=True)
 

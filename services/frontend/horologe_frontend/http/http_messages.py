@@ -41,7 +41,10 @@ class ErrorJson(msgspec.Struct):
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """`path` is still percent-encoded. Header names are in lower case. `account` is that of the client."""
+    """`path` is still percent-encoded. Header names are in lower case. `account` is that of the client.
+
+    `waited_ns`: time between its arrival and the end of a pause of its connection.
+    """
 
     method: str
     path: str
@@ -49,6 +52,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     headers: Mapping[bytes, bytes]
     body: bytes = b""
     account: ClientAccount = msgspec.field(default_factory=ClientAccount)
+    waited_ns: int = 0
 
 
 class HttpResponse(msgspec.Struct, frozen=True):

@@ -100,7 +100,8 @@ class ApplicationsHandler:
         header_length = request.headers.get(HEADER_LENGTH)
         steps = read_in_steps(spec, "", body, header_length, self._settings.json_limit_bytes)
         inference = await run_in_turns(steps, held)
-        answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, self._client_of(request))
+        client, waited_ns = self._client_of(request), request.waited_ns
+        answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client, waited_ns)
         return await run_in_turns(_write_prediction(application, inference.form, answer, buffers), held)
 
     async def _feedback(self, name: str, body: bytes, held: HeldBytes) -> HttpResponse:

@@ -186,7 +186,7 @@ class OipHandler:
             client = self._client_of(request)
             pending = PendingInference(request, inference, respond, client)
             on_answer = partial(self._on_answer, pending)
-            key = self._gateway.send(inference.predict, inference.buffers, on_answer, client)
+            key = self._gateway.send(inference.predict, inference.buffers, on_answer, client, request.waited_ns)
             pending.cancel = partial(self._gateway.cancel, key)
             return pending.cancel_operation
         except Exception as error:
@@ -238,8 +238,8 @@ class OipHandler:
             inference = await run_in_turns(steps, held)
             if self._gateway.core.tracer is not None:
                 inference = _with_trace(request, inference)
-            client = self._client_of(request)
-            answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client)
+            client, waited_ns = self._client_of(request), request.waited_ns
+            answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client, waited_ns)
             return await self._write_answer(request, inference, answer, buffers, held)
         response = await self._serve(route, request, held)
         if route.operation.has_binary and _is_compressed(request, response):
@@ -277,6 +277,8 @@ class OipHandler:
         """Return the only item of a model, or its items as events."""
         spec, limit = self._find_spec(route), self._settings.json_limit_bytes
         predict, buffers = await run_in_turns(read_generate(spec, route.version, body, limit), held)
+        if request.waited_ns:
+            predict = msgspec.structs.replace(predict, waited_ns=request.waited_ns)
         if self._gateway.core.tracer is not None and (header := request.headers.get(b"traceparent")):
             predict = msgspec.structs.replace(predict, traceparent=header.decode("latin-1"))
         respond = generate if route.operation.name == "generate" else generate_stream
