@@ -44,7 +44,7 @@ KNOWN_HEADS = 1024
 KNOWN_BYTES = 32 << 10
 """Maximum size of a read that is compared with known heads. Larger requests wait for the fair turn of their client."""
 PAUSE_S = 0.02
-"""Time for which a connection is not read after a refusal that was repeated. Without, 16 clients that ask again at once
+"""Time for which what follows a refusal that was repeated is held. Without, 16 clients that ask again at once
 send 16,000 requests/s, and two cores that can serve 165 images/s serve 59. With 64 clients they serve 53, 110 with 10
 ms, 140 with 20 ms, 143 with 30 ms (benchmarks/results/capacity.md)."""
 PROBE_S = 1.0
