@@ -143,6 +143,28 @@ def test_batches_leave_room_for_higher_rates() -> None:
     assert faster_problem(evaluator, 3.0).is_feasible(plan.placements)
 
 
+def test_a_bottleneck_does_not_keep_the_batches_of_other_stages_small() -> None:
+    """Two replicas of `slow` carry 235 queries per second. Batches of eight let `batched` carry 500, not 250."""
+    profiles = {
+        "slow": {"cpu": StageProfile("slow", "cpu", {1: ms(8.5)})},
+        "batched": {"cpu": StageProfile("batched", "cpu", {1: ms(4), 8: ms(16)})},
+    }
+    stages = (PipelineStage("slow", "slow", (), 1.0, 1.0), PipelineStage("batched", "batched", (), 1.0, 1.0))
+    plan = make_plan(an_evaluator(PipelineStructure("p", ms(100), stages), ms(100), profiles=profiles, seconds=20)).plan
+    assert [(placed.max_batch, placed.replicas) for placed in plan.placements] == [(1, 2), (8, 1)]
+
+
+def test_a_batch_is_no_larger_than_saves_replicas() -> None:
+    """Batches of sixteen carry 615 queries per second, not 500. They leave little time, and `slow` needs replicas."""
+    profiles = {
+        "slow": {"cpu": StageProfile("slow", "cpu", {1: ms(7)})},
+        "batched": {"cpu": StageProfile("batched", "cpu", {1: ms(4), 4: ms(8), 16: ms(26)})},
+    }
+    stages = (PipelineStage("slow", "slow", (), 1.0, 1.0), PipelineStage("batched", "batched", ("slow",), 1.0, 1.0))
+    plan = make_plan(an_evaluator(PipelineStructure("p", ms(60), stages), ms(60), profiles=profiles, seconds=20)).plan
+    assert [(placed.max_batch, placed.replicas) for placed in plan.placements] == [(1, 1), (4, 1)]
+
+
 def test_exact_search_finds_the_cheapest_of_all() -> None:
     profiles = {"m": {"cpu": StageProfile("m", "cpu", {1: ms(10), 2: ms(16)})}}
     structure = PipelineStructure("p", ms(40), (PipelineStage("m", "m", (), 1.0, 1.0),))

@@ -1,52 +1,101 @@
-"""A configuration at other rates: the batches that carry the highest rate, and the fewest replicas for each rate."""
+"""A configuration at other rates: the fewest replicas for each rate, and the batches with which they cost least."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.plan import MAX_REPLICAS, ProvisioningLevel
+from horologe_planning.search.cheapest_first import take_best_changes
 from horologe_planning.search.evaluation import Evaluator, replace_stage
-from horologe_planning.search.whole_devices import choose_batches
+from horologe_planning.search.whole_devices import with_other_batches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from horologe_planning.plan import Plan
     from horologe_planning.search.evaluation import Configuration
 
 
-GROWTH_STEP, GROWTH_MOST = 1.1, 5.0
-"""Ratio of two rates that are tried, and the highest multiple of the sample's."""
 QUERIES = 60_000
 """Limit of the estimator's work: two hundred runs of so many queries take a few seconds."""
+LEVEL_STEP = 1.05
+"""Ratio of the factors of two levels. With 1.2, traffic that exceeds the sample by chance gets replicas for a fifth
+more: the first of July of experiments/results/inferline.md then costs 14% more."""
+FACTORS = tuple(LEVEL_STEP**power for power in range(-30, 49))
+"""From 0.23 to 10.4 times the rate of the sample. Beyond the last level, replicas grow in proportion, and each stage is
+rounded up. A day whose rate rises to six times the sample's then costs up to a tenth more."""
+GROWTH_FACTORS, GROWTH_QUERIES = FACTORS[::3], 20_000
+"""Rates that batches are chosen for, and queries of a run. Fewer than for the levels, because each choice of batches
+takes some eighty runs. Rates below the sample's count as well: without them, an hour of Azure on K80s costs a tenth
+more (experiments/results/inferline.md)."""
+
+
+class RateProblem(NamedTuple):
+    """The planning problem of the sample at a multiple of its rate."""
+
+    factor: float
+    problem: Evaluator
 
 
 def batches_for_growth(evaluator: Evaluator, configuration: Configuration) -> Configuration:
-    """Return the configuration with the batches that meet the objective at the highest multiple of the sample's rate.
+    """Return the configuration with the batches with which other rates cost least per query; see `_cost_per_query`.
 
-    They also meet it at the sample's rate. Small batches leave the most time at this rate, but their throughput does
-    not suffice for a higher one: following the traffic of a day with them costs a third more
+    They meet the objective at the sample's rate. Small batches leave the most time there, but their throughput does not
+    suffice for a higher rate. Large batches leave other stages too little time, so that these need replicas
     (experiments/results/inferline.md).
     """
-    factor, best = 1.0, configuration
-    while (factor := factor * GROWTH_STEP) < GROWTH_MOST:
-        faster = faster_problem(evaluator, factor)
-        best = choose_batches(faster, best)
-        if not faster.is_feasible(best):
-            break
-        if evaluator.is_feasible(best):
-            configuration = best
-    return configuration
+    problems = list(_problems(evaluator, GROWTH_FACTORS, GROWTH_QUERIES))
+
+    def other_batches(state: Configuration) -> Iterator[Configuration]:
+        return (other for other in with_other_batches(evaluator, state) if evaluator.is_feasible(other))
+
+    return take_best_changes(configuration, [other_batches], cache(lambda state: _cost_per_query(problems, state)))
 
 
-def faster_problem(evaluator: Evaluator, factor: float) -> Evaluator:
-    """Return the planning problem of the sample, or of its busiest `QUERIES`, at `factor` times the rate."""
+def _cost_per_query(problems: Sequence[RateProblem], configuration: Configuration) -> float:
+    """Return the sum over the rates of the price of the fewest replicas, divided by the multiple of the sample's rate.
+
+    Beyond the last rate that can be reached, replicas grow in proportion to the rate. Infinite if there is none.
+    """
+    fewest = _fewest_by_rate(problems, configuration)
+    costs = [problem.price(found) / factor for (factor, problem), found in zip(problems, fewest, strict=False)]
+    return sum(costs) + (len(problems) - len(costs)) * (costs[-1] if costs else inf)
+
+
+def _problems(evaluator: Evaluator, factors: Iterable[float], queries: int) -> Iterator[RateProblem]:
+    """Yield the planning problems of the sample at multiples of its rate, without a margin for unseen traffic."""
+    seen = msgspec.structs.replace(evaluator.objective, confidence=0.0)
+    evaluator = Evaluator(evaluator.workload, evaluator.profiles, evaluator.hardware, seen)
+    for factor in factors:
+        yield RateProblem(factor, faster_problem(evaluator, factor, queries))
+
+
+def _fewest_by_rate(problems: Iterable[RateProblem], configuration: Configuration) -> Iterator[Configuration]:
+    """Yield the configuration with the fewest replicas that suffice, for each rate in ascending order.
+
+    Replicas never fall from one rate to the next. The first rate that cannot be reached by adding replicas is the end.
+    """
+    least = tuple(msgspec.structs.replace(stage, replicas=1) for stage in configuration)
+    for rate in problems:
+        found = _fewest(rate.problem, least)
+        if found is None:
+            return
+        least = found
+        yield found
+
+
+def faster_problem(evaluator: Evaluator, factor: float, queries: int = QUERIES) -> Evaluator:
+    """Return the planning problem of the sample, or of its busiest `queries`, at `factor` times the rate."""
     work = evaluator.workload
-    part = busiest_stretch(work.arrivals_ns, QUERIES)
+    part = busiest_stretch(work.arrivals_ns, queries)
     busiest_ns = work.arrivals_ns[part]
     arrivals_ns = np.round((busiest_ns - busiest_ns[0]) / factor).astype(np.int64)
     faster = PipelineTrace(work.structure, arrivals_ns, work.seed, work.calls[part])
@@ -58,14 +107,6 @@ def busiest_stretch(arrivals_ns: NDArray[np.int64], queries: int) -> slice:
     count = min(queries, arrivals_ns.size)
     first = int(np.argmin(arrivals_ns[count - 1 :] - arrivals_ns[: arrivals_ns.size - count + 1]))
     return slice(first, first + count)
-
-
-LEVEL_STEP = 1.05
-"""Ratio of the factors of two levels. With 1.2, traffic that exceeds the sample by chance gets replicas for a fifth
-more: the first of July of experiments/results/inferline.md then costs 14% more."""
-FACTORS = tuple(LEVEL_STEP**power for power in range(-30, 49))
-"""From 0.23 to 10.4 times the rate of the sample. Beyond the last level, replicas grow in proportion, and each stage is
-rounded up. A day whose rate rises to six times the sample's then costs up to a tenth more."""
 
 
 def with_levels(plan: Plan, evaluator: Evaluator) -> Plan:
@@ -83,17 +124,11 @@ def provisioning_levels(evaluator: Evaluator, configuration: Configuration) -> t
     from the spread of the sample would count the sample's own changes of the rate twice: levels of a day of NASA's
     server then cost a fifth more (experiments/results/inferline.md).
     """
-    levels: list[ProvisioningLevel] = []
-    seen = msgspec.structs.replace(evaluator.objective, confidence=0.0)
-    evaluator = Evaluator(evaluator.workload, evaluator.profiles, evaluator.hardware, seen)
-    least = tuple(msgspec.structs.replace(stage, replicas=1) for stage in configuration)
-    for factor in FACTORS:
-        found = _fewest(faster_problem(evaluator, factor), least)
-        if found is None:
-            break
-        least = found
-        levels.append(ProvisioningLevel(factor, tuple(stage.replicas for stage in found)))
-    return tuple(levels)
+    fewest = _fewest_by_rate(_problems(evaluator, FACTORS, QUERIES), configuration)
+    return tuple(
+        ProvisioningLevel(factor, tuple(stage.replicas for stage in found))
+        for factor, found in zip(FACTORS, fewest, strict=False)
+    )
 
 
 def _fewest(evaluator: Evaluator, least: Configuration) -> Configuration | None:

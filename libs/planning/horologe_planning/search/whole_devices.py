@@ -108,7 +108,9 @@ def choose_batches(evaluator: Evaluator, configuration: Configuration) -> Config
 
     The time that is left to the SLO serves traffic that the planner has not seen.
     """
-    return take_best_changes(configuration, [lambda state: _other_batches(evaluator, state)], evaluator.reached_slo_ns)
+    return take_best_changes(
+        configuration, [lambda state: with_other_batches(evaluator, state)], evaluator.reached_slo_ns
+    )
 
 
 def widen_bottleneck(evaluator: Evaluator, configuration: Configuration) -> Configuration:
@@ -159,7 +161,7 @@ def _widen(placed: Placement, steps: int) -> Placement:
     return msgspec.structs.replace(placed, replicas=placed.replicas + steps * (1 + placed.replicas // STEP_PART))
 
 
-def _other_batches(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:
+def with_other_batches(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:
     """Yield the configuration with another batch size of the profile, for each stage and size."""
     for place, stage in enumerate(configuration):
         for size in evaluator.profile_of(stage).batch_sizes:
