@@ -78,6 +78,7 @@ def test_another_msgpack_reads_what_is_sent() -> None:
         "",
         "",
         None,
+        0,
     ]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", [], 256 << 20]]]]
 
