@@ -4,7 +4,8 @@ Starts `horologe up` on a model with two versions, and keeps requests without a 
 It writes new files of a version and loads the model (a reload), and promotes the other version, or rolls back, in
 turns. Every content answers with a number of its own. On the connection that gets the answer of a change, no later
 answer may be of an earlier content; on the other one no answer to a request that was sent after it. At the end, the
-resident memory of all processes is compared with that after the first changes.
+resident memory of all processes is compared with that after the first changes. The exit code is 0 only if nothing was
+lost or wrong, and the memory has grown by at most a twentieth.
 
     python benchmarks/rollouts.py --reloads 1000 --promotions 100
     python benchmarks/rollouts.py --runtime python --split --workers 2 --reloads 50 --promotions 20
@@ -31,8 +32,12 @@ WARM_UP = 0.1
 """Part of the changes after which the memory counts as that before."""
 
 
+GROWTH = 1.05
+"""Largest ratio of the memory after all changes to that before."""
+
+
 class Findings(msgspec.Struct):
-    """Result of a run. `wrong`, `errors` and `failed` must be 0 or empty."""
+    """Result of a run. `wrong`, `errors` and `failed` must be 0 or empty, and `rss_after` within `GROWTH`."""
 
     reloads: int = 0
     promotions: int = 0
@@ -146,10 +151,13 @@ def process_tree(pid: int) -> list[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the proportional set size of a process: shared pages count once in all processes together."""
+    """Return the resident memory of a process.
+
+    The proportional set size would change with each other program that maps the same libraries.
+    """
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+            if line.startswith("Rss:"):
                 return int(line.split()[1]) << 10
     return 0
 
@@ -194,8 +202,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         findings = serve_and_run(options, Path(folder))
     report(options, findings)
+    print(f"memory after / before: {findings.rss_after / findings.rss_before:.3f}, wanted at most {GROWTH}")
     clean = (findings.wrong, findings.errors, findings.failed) == (0, {}, [])
-    sys.exit(0 if clean and findings.answers else 1)
+    sys.exit(0 if clean and findings.answers and findings.rss_after <= GROWTH * findings.rss_before else 1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 QUESTIONS = {
     "What is served?": """
-        worker.repository worker.watch worker.fetch_timeout_ns selector.pipelines selector.pipeline_drop selector.losses
+        worker.repository worker.watch worker.fetch_timeout_ns http.uploads selector.pipelines selector.pipeline_drop selector.losses
         selector.cache_bytes selector.cache_ttl_ns
     """,
     "Where does it listen, and what does it connect to?": """

@@ -202,7 +202,7 @@ def test_management_calls_are_in_the_audit_log(caplog: pytest.LogCaptureFixture)
     assert [(line["client"], line["call"], line["target"], line["outcome"]) for line in lines(caplog)] == [
         ("manager", "load", "echo", "OK"),
         ("manager", "unload", "no\\nline", "UNKNOWN_MODEL"),
-        ("manager", "load", "echo", "NOT_IMPLEMENTED"),
+        ("manager", "upload", "echo", "NOT_IMPLEMENTED"),
         ("user", "load", "echo", "FORBIDDEN"),
         ("manager", "application_declare", "mine", "OK"),
         ("viewer", "application_withdraw", "mine", "FORBIDDEN"),

@@ -183,13 +183,15 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
 
 
 def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) -> None:
-    """Check the models folder, and add its pipelines to the flags unless a setting names others."""
+    """Check the models folder. Add it for uploads, and its pipelines, to the flags, unless settings name others."""
     source = parse_source(settings["worker"].repository)
     if not (source.is_remote or os.path.isdir(source.place)):
         raise SettingsError(f"models: got {source.place!r}, wanted a folder: --models DIR, or `horologe up --demo`")
     pipelines = os.path.join(source.place, "pipelines")
     if not (settings["selector"].pipelines or source.name) and os.path.isdir(pipelines):
         flags.setdefault("selector", {})["pipelines"] = pipelines
+    if not (settings["http"].uploads or source.name or source.is_remote):
+        flags.setdefault("http", {})["uploads"] = source.place
 
 
 def read_layout(options: SystemOptions, env: Mapping[str, str] = os.environ) -> Layout:

@@ -57,6 +57,9 @@ class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It may read the state of all models and applications, statistics, and the console."""
     manage: bool = False
     """It may load and unload models, change applications, and apply plans."""
+    upload: bool = False
+    """With `manage`: it may also load models with a configuration and files of its own, which are programs. So it can
+    run any code on the workers. Not permitted without keys."""
     rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """Requests per second. None: no limit."""
     burst: Annotated[float, Meta(ge=1, le=1e9)] | None = None

@@ -27,8 +27,8 @@ class ManagementCall(msgspec.Struct):
     door: str
     """`http`, `grpc` or `sdk`."""
     call: str
-    """`load`, `unload`, a name of `ROLLOUTS`, `application_declare`, `application_withdraw`, `application_rollback`,
-    `plan_apply` or `plan_withdraw`."""
+    """`load`, `upload` (a load with a configuration or files), `unload`, a name of `ROLLOUTS`, `application_declare`,
+    `application_withdraw`, `application_rollback`, `plan_apply` or `plan_withdraw`."""
     target: str
     """Model or application. Empty: a plan."""
     version: str = ""
@@ -48,7 +48,7 @@ class ManagementCall(msgspec.Struct):
 
     def name_reply(self, reply: object) -> None:
         """Store the version that a call has chosen."""
-        if self.version or self.call not in ("load", *ROLLOUTS):
+        if self.version or self.call not in ("load", "upload", *ROLLOUTS):
             return
         if isinstance(reply, wire.Models) and reply.status == Status.OK:
             self.version = _current_version(reply.models)

@@ -12,7 +12,7 @@ from horologe_common.status import InvalidInput, Late, Refused
 from horologe_frontend.http.client_accounts import RETRY_NS, HeldBytes, no_room
 
 if TYPE_CHECKING:
-    from horologe_frontend.core.access import Access, Scope
+    from horologe_frontend.core.access import Access, Grant, Scope
     from horologe_frontend.grpc.infer_stream import InferStream
     from horologe_frontend.grpc.rpc_server import Rpc
     from horologe_frontend.http.client_accounts import ClientAccounts
@@ -120,11 +120,14 @@ class Call:
         Each request of a stream is checked, so that a key that was withdrawn ends there too. Raise `Unauthenticated`,
         `Forbidden`, or `Refused` beyond the rate of the key.
         """
-        access = self._calls.access
-        if not access.is_open:
-            grant = access.authenticate(self.authorization)
+        if not self._calls.access.is_open:
+            grant = self.grant()
             grant.take(monotonic_ns())
             grant.check(scope, target)
+
+    def grant(self) -> Grant:
+        """Return what the key of this call permits now. Raise `Unauthenticated`."""
+        return self._calls.access.authenticate(self.authorization)
 
     def remaining_ns(self) -> int | None:
         """Return the time to the deadline that the client gave the call. None: no deadline."""

@@ -97,7 +97,7 @@ class InferenceService:
         with audited(call.client, "grpc", name, model) as entry:
             call.check(Scope.MANAGE)
             parameters = parameter_values("parameters.", request.parameters)
-            index = await self._documents.load(model, is_load, parameters, entry)
+            index = await self._documents.load(model, is_load, parameters, entry, call.grant())
         is_ready = any(entry.state == "READY" for entry in index)
         return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
 

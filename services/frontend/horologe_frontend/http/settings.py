@@ -20,6 +20,10 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys_file: str = ""
     """Key file: what each key may do, over HTTP, over gRPC, and with `links.keys` also over the SDK. Written by
     `horologe keys`, and read again when it changes. Empty: requests need no key, and may do everything."""
+    uploads: str = ""
+    """Folder to which a load with `config` or files writes the model, for keys with `upload`: the repository of all
+    workers, where this process can write it. `horologe up` sets it if its models are in a folder. Empty: such loads are
+    answered with 501."""
     allow_open: bool = False
     """Allow an address that is not loopback without `keys_file` and without `tls.client_ca_file`: every host that can
     connect may then use and manage all models."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer
+    from horologe_frontend.core.access import Grant
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
@@ -89,7 +90,7 @@ class OipHandler:
         self._known_requests = KnownRequests(settings.json_limit_bytes)
         self._refusals = LastingRefusals()
         self._applications = ApplicationsHandler(gateway, settings, self._client_of)
-        self.documents = ModelDocuments(gateway, self._is_ready, version)
+        self.documents = ModelDocuments(gateway, self._is_ready, version, settings.uploads)
         self._models = ModelsHandler(self.documents)
         self._console = ConsoleFeed(gateway, lambda: self.draining)
         self._access = gateway.core.access
@@ -158,7 +159,7 @@ class OipHandler:
                 # a browser lets any web page send a POST to a server on loopback
                 raise Forbidden("management without keys is not permitted to web pages")
             return
-        grant = self._access.authenticate(request.headers.get(b"authorization"))
+        grant = self._grant_of(request)
         grant.take(monotonic_ns())
         grant.check(scope, route.model)
 
@@ -252,7 +253,9 @@ class OipHandler:
         with audited(self._client_of(request), "http", route.operation.name, route.model) as entry:
             self._authorize(route, request)
             if route.operation.name in ("load", "unload"):
-                return await self._models.load(route, await self._body(request, held), entry)
+                body, grant = await self._body(request, held), self._grant_of(request)
+                held.grow_to(held.size + len(body))  # decoded, a file in it is as long
+                return await self._models.load(route, body, entry, grant)
             return await self._serve_route(route, request, held)
 
     async def _serve_route(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
@@ -288,7 +291,10 @@ class OipHandler:
         """Return the name of the client that shares devices with others: of its key, or its address without keys."""
         if self._access.is_open:
             return request.account.name
-        return self._access.authenticate(request.headers.get(b"authorization")).name
+        return self._grant_of(request).name
+
+    def _grant_of(self, request: HttpRequest) -> Grant:
+        return self._access.authenticate(request.headers.get(b"authorization"))
 
     def _is_ready(self) -> bool:
         return self._gateway.is_ready() and not self.draining

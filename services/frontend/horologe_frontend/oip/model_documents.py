@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.models import natural_sort_key
 from horologe_common.rollouts import reached_versions
-from horologe_common.status import Status, UnknownModel, error_for
+from horologe_common.status import InvalidInput, Status, UnknownModel, error_for
 from horologe_common.wire import Admit, ModelState
 from horologe_frontend.core.model_versions import check_read
 from horologe_frontend.core.stats import DurationTotal, ModelStats
@@ -34,11 +36,13 @@ from horologe_frontend.oip.response_json import (
     TensorMetadataJson,
     TransactionPolicyJson,
 )
+from horologe_frontend.uploads import is_upload, read_upload, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.models import ModelSpec, TensorSpec
+    from horologe_frontend.core.access import Grant
     from horologe_frontend.core.management import ManagementCall
     from horologe_frontend.core.stats import BatchStats
     from horologe_frontend.gateway import Gateway
@@ -52,14 +56,16 @@ BACKENDS = {"onnx": "onnxruntime", "torchscript": "pytorch"}
 class ModelDocuments:
     """Describes the models of the catalogue. `is_ready` returns whether this server accepts requests.
 
-    `version` is that of the server. An empty version of a model stands for the one that requests reach.
+    `version` is that of the server. An empty version of a model stands for the one that requests reach. `uploads`: see
+    `HttpSettings`.
     """
 
-    def __init__(self, gateway: Gateway, is_ready: Callable[[], bool], version: str) -> None:
+    def __init__(self, gateway: Gateway, is_ready: Callable[[], bool], version: str, uploads: str = "") -> None:
         self._gateway = gateway
         self._catalogue, self._stats_by_model = gateway.core.catalogue, gateway.core.stats_by_model
         self.is_ready = is_ready
         self._version = version
+        self._uploads = uploads
 
     def server(self) -> ServerJson:
         """Return the metadata of the server."""
@@ -107,28 +113,41 @@ class ModelDocuments:
         return repository_index(self._catalogue.model_states(), ready_only)
 
     async def load(
-        self, model: str, admitted: bool, parameters: Mapping[str, Any] | None, entry: ManagementCall
+        self, model: str, admitted: bool, parameters: Mapping[str, Any] | None, entry: ManagementCall, grant: Grant
     ) -> list[IndexEntryJson]:
-        """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`.
+        """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`, and
+        `Unsupported` for an upload that `grant` does not permit.
 
-        A load with a parameter of `ROLLOUTS` changes which version requests without a version reach. `entry`: gets the
-        name and the version of the call.
+        A load with a configuration or files writes the model to the repository before. One with a parameter of
+        `ROLLOUTS` changes which version requests without a version reach. `entry`: gets the name and the version of the
+        call.
         """
         parameters = parameters or NO_PARAMETERS
-        for name in sorted(parameters):
-            if name == "config" or name.startswith("file:"):
-                raise Unsupported(f"parameters.{name}: not supported: models come from the repository on disk")
-        check_parameters("parameters.", parameters, LOAD if admitted else UNLOAD)
+        others = {name: value for name, value in parameters.items() if not (admitted and is_upload(name))}
+        check_parameters("parameters.", others, LOAD if admitted else UNLOAD)
         for name in UNLOAD:
             flag_parameter(parameters, "parameters", name, False)
         rollout, version, weight = read_rollout(parameters)
         message = Admit(0, model, version, admitted, rollout, weight)
         entry.name_admit(message)
+        if len(others) < len(parameters):
+            entry.call = "upload"
+            self.check_upload(grant)
+            if rollout:
+                raise InvalidInput(f"parameters.{rollout}: wanted a load of its own, after that of the files")
+            await asyncio.to_thread(write_model, Path(self._uploads), model, read_upload(parameters))
         models = await self._gateway.call(message)
         entry.name_reply(models)
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)
         return repository_index(models.models, False)
+
+    def check_upload(self, grant: Grant) -> None:
+        """Raise `Unsupported` unless loads may write models to the repository, and the key permits it."""
+        if not grant.entry.upload:
+            raise Unsupported("parameters.config and files: not supported without a key that permits `upload`")
+        if not self._uploads:
+            raise Unsupported("parameters.config and files: not supported, because `http.uploads` names no folder")
 
     def _states(self, model: str, version: str) -> Sequence[ModelState]:
         states: Sequence[ModelState] = self._catalogue.model_states(model)

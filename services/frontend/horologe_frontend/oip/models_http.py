@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ from horologe_frontend.http.http_messages import HttpResponse, Unsupported, json
 from horologe_frontend.oip.known_parameters import LOAD, UNLOAD
 
 if TYPE_CHECKING:
+    from horologe_frontend.core.access import Grant
     from horologe_frontend.core.management import ManagementCall
     from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.oip.model_documents import ModelDocuments
@@ -22,7 +24,9 @@ OPTIONAL_BYTES = 64 << 10
 VERSION, FLAG = {"type": "string"}, {"type": "boolean"}
 ROLLOUTS = {"promote": VERSION, "rollback": {"const": True}, "canary": VERSION, "weight": {"type": "number"}}
 UNLOAD_SCHEMA = {"type": ["object", "null"], "properties": dict.fromkeys(UNLOAD, FLAG)}
-LOAD_SCHEMA = {"type": ["object", "null"], "properties": {name: ROLLOUTS.get(name, FLAG) for name in LOAD}}
+LOAD_PARAMETERS = {name: ROLLOUTS.get(name, FLAG) for name in LOAD} | {"config": {"type": "string"}}
+FILES = {"^file:": {"type": "string", "contentEncoding": "base64"}}
+LOAD_SCHEMA = {"type": ["object", "null"], "properties": LOAD_PARAMETERS, "patternProperties": FILES}
 """Schemas of parameters. Others are refused when they have been read."""
 T = TypeVar("T")
 
@@ -34,7 +38,10 @@ class IndexJson(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LoadJson(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of a request to load a model, or to change which version answers requests without one."""
+    """Body of a request to load a model, or to change which version answers requests without one.
+
+    Parameters `config` and `file:PATH` write the model to the repository before, if the key permits `upload`.
+    """
 
     parameters: Annotated[dict[str, Any] | None, Meta(extra_json_schema=LOAD_SCHEMA)] = None
 
@@ -51,12 +58,22 @@ class ModelsHandler:
     def __init__(self, documents: ModelDocuments) -> None:
         self._documents = documents
 
-    async def load(self, route: HttpRoute, body: bytes, entry: ManagementCall) -> HttpResponse:
+    async def load(self, route: HttpRoute, body: bytes, entry: ManagementCall, grant: Grant) -> HttpResponse:
         """Load or unload a model, or change its versions. Raise `HorologeError` or `HttpError`."""
-        is_load = route.operation.name == "load"
-        message = _decode_optional(body, LoadJson) if is_load else _decode_optional(body, UnloadJson)
-        index = await self._documents.load(route.model, is_load, message.parameters, entry)
+        message: LoadJson | UnloadJson
+        if is_load := route.operation.name == "load":
+            message = await self._read_load(body, grant)
+        else:
+            message = _decode_optional(body, UnloadJson)
+        index = await self._documents.load(route.model, is_load, message.parameters, entry, grant)
         return json_response(index) if is_load else HttpResponse(200)
+
+    async def _read_load(self, body: bytes, grant: Grant) -> LoadJson:
+        """Decode the body of a load. Only one with files is long. Raise `InvalidInput`, or `Unsupported` for files."""
+        if len(body) <= OPTIONAL_BYTES:
+            return _decode(body, LoadJson)
+        self._documents.check_upload(grant)
+        return await asyncio.to_thread(_decode, body, LoadJson)
 
     async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the document of a route. Raise `HorologeError` or `HttpError`."""
@@ -87,6 +104,10 @@ def _decode_optional(body: bytes, kind: type[T]) -> T:
     """Decode a JSON object. The body may be empty: tritonclient requests the index without one. Raise `TooLarge`."""
     if len(body) > OPTIONAL_BYTES:
         raise TooLarge(f"body: got {len(body)} bytes of JSON, at most {OPTIONAL_BYTES}")
+    return _decode(body, kind)
+
+
+def _decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body.strip() or b"{}", type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Reads `config.pbtxt`, and converts it to the JSON document that Triton gives to Python models."""
+"""Reads `config.pbtxt`, which an upload writes as JSON, and converts it to the JSON that Triton gives to Python models."""
 
 from __future__ import annotations
 
@@ -20,21 +20,25 @@ def read_config(path: Path) -> Any:
     Raises `InvalidModel` naming line, column and field, if the file is not one or has a field that the schema lacks.
     """
     try:
-        from google.protobuf import text_format
+        from google.protobuf import json_format, text_format
     except ImportError as error:
         raise InvalidModel(f"{path}: the package protobuf is not installed (the extra `worker`)") from error
     from horologe_gpu_worker.repository.triton.schema import config_class
 
     config = config_class()()
     try:
-        text_format.Parse(read_file(path).decode("utf-8-sig"), config)
+        text = read_file(path).decode("utf-8-sig")
+        if text.lstrip().startswith("{"):  # no text format begins so
+            json_format.Parse(text, config)
+        else:
+            text_format.Parse(text, config)
     except FileNotFoundError:
         return config
     except OSError as error:
         raise InvalidModel(f"{path}: {error.strerror}") from error
     except RecursionError as error:
         raise InvalidModel(f"{path}: got messages nested too deeply") from error
-    except (text_format.ParseError, ValueError) as error:  # ValueError: not UTF-8, or too large
+    except (json_format.ParseError, text_format.ParseError, ValueError) as error:  # ValueError: not UTF-8, or too large
         raise InvalidModel(f"{path}: {_shortened(str(error))}") from error
     return config
 

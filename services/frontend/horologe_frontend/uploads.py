@@ -1,0 +1,148 @@
+"""Uploaded models: a load with a configuration and files writes the model to the repository of the workers.
+
+Triton's docs/protocol/extension_model_repository.md. Triton keeps such a model in memory until its next load. Here it
+stays in the repository, so that every worker reads the same content, also one that starts later.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from binascii import a2b_base64
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from horologe_common.clock import ms
+from horologe_common.status import InvalidInput, ModelFailed, Refused, UnknownModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CONFIG, FILE = "config", "file:"
+CONFIG_FILE, MANIFEST = "config.pbtxt", "model.toml"
+LOCK, STAGED = ".uploads.lock", ".upload-"
+"""Workers ignore names that begin with a dot."""
+NAME = re.compile(r"(?!pipelines\Z|__)[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+"""A name of a model that may be written. `pipelines` is the folder of the pipelines."""
+FILES_MAX = 1000
+SLICE = 4 << 20
+"""Characters that are decoded at once: other threads run in between. A multiple of four."""
+RETRY_NS = ms(100)
+
+
+class Upload(NamedTuple):
+    """A configuration, as JSON, and the files of a model by their paths in its folder: bytes, or base64."""
+
+    config: str
+    files: dict[str, bytes | str]
+
+
+def is_upload(parameter: str) -> bool:
+    """Return whether a parameter of a load is the configuration or a file."""
+    return parameter == CONFIG or parameter.startswith(FILE)
+
+
+def read_upload(parameters: Mapping[str, Any]) -> Upload:
+    """Return the upload in the parameters of a load, of which at least one is part of it. Raise `InvalidInput`."""
+    config = parameters.get(CONFIG)
+    if not isinstance(config, str):
+        raise InvalidInput(f"parameters.config: got {_kind(config)}, wanted the configuration as JSON, in a string")
+    try:
+        msgspec.json.decode(config, type=dict)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"parameters.config: {error}") from error
+    files = {name.removeprefix(FILE): value for name, value in parameters.items() if name.startswith(FILE)}
+    if len(files) > FILES_MAX:
+        raise InvalidInput(f"parameters: got {len(files)} files, wanted at most {FILES_MAX}")
+    for path, content in files.items():
+        _check_path(path)
+        if not isinstance(content, bytes | str):
+            raise InvalidInput(f"parameters.file:{path[:80]}: got {_kind(content)}, wanted its content as base64")
+    return Upload(config, files)
+
+
+def _kind(value: object) -> str:
+    return "none" if value is None else type(value).__name__
+
+
+def _check_path(path: str) -> None:
+    """Raise `InvalidInput` unless a path stays in the model's folder and replaces no file of another upload."""
+    parts = path.split("/")
+    if any(not part or part.startswith(".") or not part.isprintable() or "\\" in part for part in parts):
+        raise InvalidInput(f"parameters.file:{path[:80]}: wanted a path in the model's folder, such as 1/model.onnx")
+    if path in (CONFIG_FILE, MANIFEST):
+        raise InvalidInput(f"parameters.file:{path}: wanted other files: `config` is the configuration")
+
+
+def write_model(repository: Path, model: str, upload: Upload) -> None:
+    """Write a model to the repository. With files, they replace its folder; else, only its configuration changes.
+
+    The new content appears at once. Blocks. Raises `InvalidInput`, `UnknownModel`, `Refused` while another upload is
+    written, and `ModelFailed` if the file system refuses.
+    """
+    if NAME.fullmatch(model) is None:
+        raise InvalidInput(f"model: got {model[:80]!r}, wanted letters, digits, '.', '_' and '-', and not `pipelines`")
+    try:
+        with _staging_folder(repository) as staged:
+            folder, new = repository / model, staged / "new"
+            if not upload.files:
+                _check_configurable(folder)
+            for path, content in upload.files.items():
+                _write_file(new / path, path, content)
+            new.mkdir(exist_ok=True)
+            (new / CONFIG_FILE).write_text(upload.config, encoding="utf-8")
+            if not upload.files:
+                os.replace(new / CONFIG_FILE, folder / CONFIG_FILE)
+                return
+            if os.path.lexists(folder):
+                os.rename(folder, staged / "old")
+            os.rename(new, folder)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise InvalidInput(f"parameters: {Path(error.filename).name!r} is both a file and a folder") from error
+    except OSError as error:
+        raise ModelFailed(f"model {model!r} could not be written: {error.strerror}") from error
+
+
+@contextmanager
+def _staging_folder(repository: Path) -> Iterator[Path]:
+    """Yield an empty folder in the repository, and remove it in the end. Raise `Refused` while there is another."""
+    with (repository / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused("another model is being written: repeat the load", RETRY_NS) from None
+        for left in repository.glob(f"{STAGED}*"):  # of a process that has died
+            shutil.rmtree(left)
+        staged = repository / f"{STAGED}{uuid4().hex}"
+        staged.mkdir()
+        try:
+            yield staged
+        finally:
+            shutil.rmtree(staged)
+
+
+def _check_configurable(folder: Path) -> None:
+    """Raise unless a configuration without files has an effect on this model."""
+    if not folder.is_dir():
+        raise UnknownModel(f"model {folder.name!r} is unknown: a new model needs files beside `config`")
+    if any(folder.glob(MANIFEST)) or any(folder.glob(f"*/{MANIFEST}")):
+        raise InvalidInput(f"parameters.config: model {folder.name!r} is described by {MANIFEST}: edit that")
+
+
+def _write_file(target: Path, path: str, content: bytes | str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as file:
+        if isinstance(content, bytes):
+            file.write(content)
+            return
+        try:
+            for begin in range(0, len(content), SLICE):
+                file.write(a2b_base64(content[begin : begin + SLICE], strict_mode=True))
+        except ValueError as error:
+            raise InvalidInput(f"parameters.file:{path[:80]}: got no base64: {error}") from error
