@@ -2,8 +2,8 @@
 
 QUESTIONS = {
     "What is served?": """
-        worker.repository worker.watch worker.fetch_timeout_ns http.uploads selector.pipelines selector.pipeline_drop selector.losses
-        selector.cache_bytes selector.cache_ttl_ns
+        worker.repository worker.watch worker.fetch_timeout_ns http.uploads selector.pipelines selector.pipeline_drop
+        selector.losses selector.cache_bytes selector.cache_ttl_ns
     """,
     "Where does it listen, and what does it connect to?": """
         links.bind links.connect links.advertise frontend.clients http.host http.port grpc.enabled grpc.host grpc.port

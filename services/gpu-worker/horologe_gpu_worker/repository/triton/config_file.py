@@ -1,4 +1,7 @@
-"""Reads `config.pbtxt`, which an upload writes as JSON, and converts it to the JSON that Triton gives to Python models."""
+"""Reads `config.pbtxt`, and converts it to the JSON document that Triton gives to Python models.
+
+An upload writes the file as JSON.
+"""
 
 from __future__ import annotations
 
