@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import logging
+import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +15,10 @@ import pytest
 from fakes.gateway import FakeGateway
 from fakes.key_entries import entry
 from frontend.oip_requests import error, send
+from horologe_common.service.user_files import MAX_FILE_BYTES
 from horologe_common.status import InvalidInput, ModelFailed, Refused, UnknownModel
 from horologe_common.wire import Admit
+from horologe_frontend import uploads
 from horologe_frontend.uploads import LOCK, read_upload, write_model
 
 if TYPE_CHECKING:
@@ -32,7 +37,7 @@ def base64_of(content: bytes) -> str:
 
 def write(folder: Path, files: dict[str, bytes | str], model: str = "m", config: Any = CONFIG) -> None:
     named = {f"file:{path}": content for path, content in files.items()}
-    write_model(folder, model, read_upload({"config": config, **named}))
+    write_model(folder, model, {"config": config, **named})
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -80,6 +85,22 @@ def test_paths_stay_in_the_folder_of_the_model(tmp_path: Path, path: str) -> Non
     assert contents(tmp_path) == {}
 
 
+@pytest.mark.parametrize(
+    "path", ["1/" + "a" * 256, "1/" + "\u00e4" * 128, "1/" + "a/" * 255 + "a", "1/" + "a/" * 5000 + "a"]
+)
+def test_paths_are_ones_that_every_file_system_takes(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidInput, match="wanted at most 512 bytes, and 255 in each name"):
+        write(tmp_path, {f"1/{path}": b"x"})
+    assert contents(tmp_path) == {}
+
+
+def test_the_longest_paths_are_written(tmp_path: Path) -> None:
+    paths = ["1/" + "a" * 255, "1/" + "b/" * 254 + "bb"]
+    write(tmp_path, dict.fromkeys(paths, b"x"))
+    write(tmp_path, SMALL)
+    assert set(contents(tmp_path)) == {"m/1/model.py", "m/config.pbtxt"}
+
+
 @pytest.mark.parametrize("path", ["config.pbtxt", "model.toml"])
 def test_only_config_is_the_configuration(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidInput, match="`config` is the configuration"):
@@ -100,6 +121,72 @@ def test_a_configuration_is_json_in_a_string(config: Any) -> None:
         read_upload({"config": config, "file:1/model.py": ""})
 
 
+def test_a_configuration_is_one_that_workers_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=rf"parameters\.config: got {MAX_FILE_BYTES + 1} bytes, wanted at most"):
+        write(tmp_path, SMALL, config="{" + " " * (MAX_FILE_BYTES - 1) + "}")
+
+
+@pytest.mark.parametrize("files", [SMALL, {}])
+def test_only_folders_are_replaced(tmp_path: Path, files: dict[str, bytes | str]) -> None:
+    (tmp_path / "README").write_text("read me")
+    (tmp_path / "gone").symlink_to("nowhere")
+    for name in ("README", "gone"):
+        with pytest.raises((InvalidInput, UnknownModel)):
+            write(tmp_path, files, name)
+    assert contents(tmp_path) == {"README": b"read me"}
+    assert (tmp_path / "gone").is_symlink()
+
+
+def test_what_a_link_leads_to_stays_as_it_is(tmp_path: Path) -> None:
+    repository, elsewhere = tmp_path / "models", tmp_path / "elsewhere"
+    (elsewhere / "1").mkdir(parents=True)
+    (elsewhere / "config.pbtxt").write_text("before")
+    repository.mkdir()
+    (repository / "m").symlink_to(elsewhere)
+    with pytest.raises(InvalidInput, match="'m' is a link to another folder, wanted files too"):
+        write(repository, {})
+    write(repository, SMALL)
+    assert contents(repository) == {"m/1/model.py": b"x", "m/config.pbtxt": CONFIG.encode()}
+    assert contents(elsewhere) == {"config.pbtxt": b"before"}
+
+
+def test_readers_always_find_the_model(tmp_path: Path) -> None:
+    write(tmp_path, SMALL)
+    ended, missing = threading.Event(), []
+
+    def look() -> None:
+        while not ended.is_set():
+            missing.extend([] if (tmp_path / "m/1/model.py").exists() else [True])
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(300):
+        write(tmp_path, SMALL)
+    ended.set()
+    thread.join()
+    assert not missing
+
+
+def test_without_an_exchange_a_rename_that_fails_leaves_the_model_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_exchange", lambda first, second: False)  # NFS
+    write(tmp_path, {"1/model.py": b"before"})
+    write(tmp_path, {"1/model.py": b"after"})
+    assert contents(tmp_path)["m/1/model.py"] == b"after"
+    rename = os.rename
+
+    def fail_once(source: Path, target: Path) -> None:
+        if source.name == "new":
+            raise OSError(errno.EIO, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fail_once)
+    with pytest.raises(ModelFailed, match="'m' could not be written: Input/output error"):
+        write(tmp_path, SMALL)
+    assert contents(tmp_path)["m/1/model.py"] == b"after"
+
+
 @pytest.mark.parametrize("content", ["no base64", "YQ", "YQ==YQ==", "Y\nQ==", "\u00e4"])
 def test_what_is_no_base64_writes_nothing(tmp_path: Path, content: str) -> None:
     write(tmp_path, {"1/model.py": b"before"})
@@ -110,7 +197,7 @@ def test_what_is_no_base64_writes_nothing(tmp_path: Path, content: str) -> None:
 
 @pytest.mark.parametrize("content", [1, True, None, ["a"]])
 def test_a_file_is_a_string_or_bytes(content: Any) -> None:
-    with pytest.raises(InvalidInput, match="wanted its content as base64"):
+    with pytest.raises(InvalidInput, match="wanted its content, in bytes or as base64"):
         read_upload({"config": CONFIG, "file:1/a": content})
 
 
@@ -178,6 +265,23 @@ def test_only_managers_whose_key_permits_it_upload(tmp_path: Path, size: int) ->
     assert gateway.calls == [Admit(0, "gone", "", True)]
 
 
+def test_long_files_may_have_every_form_of_json(tmp_path: Path) -> None:
+    content, path = bytes(range(256)) * 1000, "/v2/repository/models/gone/load"
+    text = base64_of(content)
+    headers = {b"authorization": b"Bearer uploader"}
+    for form in (text, text.replace("/", "\\/"), "".join(f"\\u{ord(letter):04x}" for letter in text)):
+        body = f'{{"parameters": {{"config": "{{}}", "file:1/b": 5, "file:1/b": "", "file:1/a" : "{form}" }} }}'
+        assert send("POST", path, body.encode(), keyed_gateway(), headers, uploads=str(tmp_path)).status == 200
+        assert contents(tmp_path)["gone/1/a"] == content
+
+
+@pytest.mark.parametrize("value", [["a" * 100_000], [1] * 50_000, "\u00e4" * 100_000, "a" * 100_001])
+def test_what_is_wrong_in_a_long_body(tmp_path: Path, value: Any) -> None:
+    said = error(load(keyed_gateway(), tmp_path, {"config": CONFIG, "file:1/a": value}, "uploader"))
+    assert said.startswith("parameters.file:1/a: ")
+    assert contents(tmp_path) == {}
+
+
 def test_the_reason_says_what_is_missing(tmp_path: Path) -> None:
     gateway = keyed_gateway()
     assert "a key that permits `upload`" in error(load(gateway, tmp_path, MODEL, "manager"), 501)
@@ -188,7 +292,9 @@ def test_an_upload_is_no_rollout(tmp_path: Path) -> None:
     gateway = keyed_gateway()
     said = error(load(gateway, tmp_path, MODEL | {"promote": "1"}, "uploader"))
     assert said == "parameters.promote: wanted a load of its own, after that of the files"
-    assert error(load(gateway, tmp_path, MODEL | {"other": "1"}, "uploader")).startswith("parameters.other: unknown")
+    said = error(load(gateway, tmp_path, MODEL | {"other": "1"}, "uploader"))
+    assert said.startswith("parameters.other: unknown parameter, wanted some of promote,")
+    assert said.endswith(", config, file:PATH")
     assert (contents(tmp_path), gateway.calls) == ({}, [])
 
 
@@ -201,7 +307,7 @@ def test_an_unload_has_no_files(tmp_path: Path) -> None:
 
 def test_the_audit_log_says_upload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.setLevel(logging.INFO)
-    load(keyed_gateway(), tmp_path, MODEL, "manager")
+    load(keyed_gateway(), tmp_path, MODEL | {"file:1/long": "a" * 100_000}, "manager")
     load(keyed_gateway(), tmp_path, MODEL, "uploader")
     fields = [record.__dict__["fields"] for record in caplog.records if record.name == "horologe.audit"]
     assert [(line["call"], line["outcome"]) for line in fields] == [("upload", "NOT_IMPLEMENTED"), ("upload", "OK")]

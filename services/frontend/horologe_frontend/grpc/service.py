@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +18,7 @@ from horologe_frontend.grpc.inferences import Inferences
 from horologe_frontend.grpc.messages import SERVICE, method_types, parameter_values, parse
 from horologe_frontend.grpc.status_codes import fail
 from horologe_frontend.http.http_messages import Unsupported
+from horologe_frontend.oip.json_encoding import LONG_BYTES
 
 if TYPE_CHECKING:
     from horologe_frontend.gateway import Gateway
@@ -96,10 +98,16 @@ class InferenceService:
         model, is_load = request.model_name or request.repository_name, name == "load"
         with audited(call.client, "grpc", name, model) as entry:
             call.check(Scope.MANAGE)
-            parameters = parameter_values("parameters.", request.parameters)
+            parameters = await self._parameters(request)
             index = await self._documents.load(model, is_load, parameters, entry, call.grant())
         is_ready = any(entry.state == "READY" for entry in index)
         return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
+
+    async def _parameters(self, request: Any) -> dict[str, Any]:
+        """Return the parameters of a load. Those of a long one, which has files, are copied in a thread."""
+        if request.ByteSize() <= LONG_BYTES:
+            return parameter_values("parameters.", request.parameters)
+        return await asyncio.to_thread(parameter_values, "parameters.", request.parameters)
 
     async def _infer(self, rpc: Rpc) -> bytes | None:
         """Answer ModelInfer. If the client cancels the call, its request is cancelled."""

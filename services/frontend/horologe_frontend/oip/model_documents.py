@@ -36,7 +36,7 @@ from horologe_frontend.oip.response_json import (
     TensorMetadataJson,
     TransactionPolicyJson,
 )
-from horologe_frontend.uploads import is_upload, read_upload, write_model
+from horologe_frontend.uploads import CONFIG, FILE, is_upload, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -124,26 +124,26 @@ class ModelDocuments:
         """
         parameters = parameters or NO_PARAMETERS
         others = {name: value for name, value in parameters.items() if not (admitted and is_upload(name))}
-        check_parameters("parameters.", others, LOAD if admitted else UNLOAD)
+        check_parameters("parameters.", others, (*LOAD, CONFIG, f"{FILE}PATH") if admitted else UNLOAD)
         for name in UNLOAD:
             flag_parameter(parameters, "parameters", name, False)
         rollout, version, weight = read_rollout(parameters)
         message = Admit(0, model, version, admitted, rollout, weight)
         entry.name_admit(message)
         if len(others) < len(parameters):
-            entry.call = "upload"
-            self.check_upload(grant)
+            self.check_upload(entry, grant)
             if rollout:
                 raise InvalidInput(f"parameters.{rollout}: wanted a load of its own, after that of the files")
-            await asyncio.to_thread(write_model, Path(self._uploads), model, read_upload(parameters))
+            await asyncio.to_thread(write_model, Path(self._uploads), model, parameters)
         models = await self._gateway.call(message)
         entry.name_reply(models)
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)
         return repository_index(models.models, False)
 
-    def check_upload(self, grant: Grant) -> None:
-        """Raise `Unsupported` unless loads may write models to the repository, and the key permits it."""
+    def check_upload(self, entry: ManagementCall, grant: Grant) -> None:
+        """Name the call an upload. Raise `Unsupported` unless uploads are possible, and the key permits them."""
+        entry.call = "upload"
         if not grant.entry.upload:
             raise Unsupported("parameters.config and files: not supported without a key that permits `upload`")
         if not self._uploads:

@@ -11,6 +11,7 @@ from msgspec import Meta
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_frontend.http.http_messages import HttpResponse, Unsupported, json_response
 from horologe_frontend.oip.known_parameters import LOAD, UNLOAD
+from horologe_frontend.uploads import read_json
 
 if TYPE_CHECKING:
     from horologe_frontend.core.access import Grant
@@ -46,6 +47,12 @@ class LoadJson(msgspec.Struct, forbid_unknown_fields=True):
     parameters: Annotated[dict[str, Any] | None, Meta(extra_json_schema=LOAD_SCHEMA)] = None
 
 
+class LongLoadJson(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a load with long files. Each parameter is decoded alone, so that other threads run in between."""
+
+    parameters: dict[str, msgspec.Raw] | None = None
+
+
 class UnloadJson(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a request to unload a model."""
 
@@ -62,18 +69,18 @@ class ModelsHandler:
         """Load or unload a model, or change its versions. Raise `HorologeError` or `HttpError`."""
         message: LoadJson | UnloadJson
         if is_load := route.operation.name == "load":
-            message = await self._read_load(body, grant)
+            message = await self._read_load(body, entry, grant)
         else:
             message = _decode_optional(body, UnloadJson)
         index = await self._documents.load(route.model, is_load, message.parameters, entry, grant)
         return json_response(index) if is_load else HttpResponse(200)
 
-    async def _read_load(self, body: bytes, grant: Grant) -> LoadJson:
+    async def _read_load(self, body: bytes, entry: ManagementCall, grant: Grant) -> LoadJson:
         """Decode the body of a load. Only one with files is long. Raise `InvalidInput`, or `Unsupported` for files."""
         if len(body) <= OPTIONAL_BYTES:
             return _decode(body, LoadJson)
-        self._documents.check_upload(grant)
-        return await asyncio.to_thread(_decode, body, LoadJson)
+        self._documents.check_upload(entry, grant)
+        return await asyncio.to_thread(_decode_long, body)
 
     async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the document of a route. Raise `HorologeError` or `HttpError`."""
@@ -105,6 +112,14 @@ def _decode_optional(body: bytes, kind: type[T]) -> T:
     if len(body) > OPTIONAL_BYTES:
         raise TooLarge(f"body: got {len(body)} bytes of JSON, at most {OPTIONAL_BYTES}")
     return _decode(body, kind)
+
+
+def _decode_long(body: bytes) -> LoadJson:
+    parameters = _decode(body, LongLoadJson).parameters or {}
+    try:
+        return LoadJson({name: read_json(name, value) for name, value in parameters.items()})
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"body: {error}") from error
 
 
 def _decode(body: bytes, kind: type[T]) -> T:
