@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.grpc.calls import Call, Calls
     from horologe_frontend.grpc.rpc_server import Handler, Rpc
+    from horologe_frontend.http.client_accounts import HeldBytes
     from horologe_frontend.oip.model_documents import ModelDocuments
 
 Describe: TypeAlias = Callable[["ModelDocuments", Any], Any]
@@ -98,16 +99,10 @@ class InferenceService:
         model, is_load = request.model_name or request.repository_name, name == "load"
         with audited(call.client, "grpc", name, model) as entry:
             call.check(Scope.MANAGE)
-            parameters = await self._parameters(request)
+            parameters = await _load_parameters(request, call.held)
             index = await self._documents.load(model, is_load, parameters, entry, call.grant())
         is_ready = any(entry.state == "READY" for entry in index)
         return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
-
-    async def _parameters(self, request: Any) -> dict[str, Any]:
-        """Return the parameters of a load. Those of a long one, which has files, are copied in a thread."""
-        if request.ByteSize() <= LONG_BYTES:
-            return parameter_values("parameters.", request.parameters)
-        return await asyncio.to_thread(parameter_values, "parameters.", request.parameters)
 
     async def _infer(self, rpc: Rpc) -> bytes | None:
         """Answer ModelInfer. If the client cancels the call, its request is cancelled."""
@@ -131,6 +126,14 @@ class InferenceService:
                 await InferStream(call, self.inferences).serve(self._calls)
         except Exception as error:
             fail(rpc, error, "ModelStreamInfer")
+
+
+async def _load_parameters(request: Any, held: HeldBytes) -> dict[str, Any]:
+    """Return the parameters of a load. Those of a long message, which are files, are copied in a thread."""
+    if held.size <= LONG_BYTES:
+        return parameter_values("parameters.", request.parameters)
+    held.grow_to(2 * held.size)
+    return await asyncio.to_thread(parameter_values, "parameters.", request.parameters)
 
 
 def _is_model_ready(documents: ModelDocuments, request: Any) -> bool:
