@@ -327,6 +327,17 @@ def test_a_promotion_without_a_version_follows_the_newest_one() -> None:
     assert traffic(controller)["10"] == 1.0
 
 
+def test_a_promotion_without_a_version_fails_if_then_none_can_answer_and_follows_the_newest_one() -> None:
+    controller = a_new_controller()
+    controller.restore(ControllerState({"sum": Rollout("1", pinned=True)}))
+    register(controller, ModelReport(a_spec("sum", "1"), None, "a key is wrong"), pages=8)
+    roll(controller, "promote")
+    answer = finish_rollout(controller)
+    assert (answer.status, answer.reason) == (Status.FAILED, "a key is wrong")
+    report_versions(controller, "1", "2")
+    assert traffic(controller) == {"1": 0.0, "2": 1.0}
+
+
 def test_a_version_that_is_gone_from_the_repository_serves_until_the_newer_one_is_loaded() -> None:
     controller = a_used_version()
     report_versions(controller, "1", "2", retired="1", resident=(ONE,))

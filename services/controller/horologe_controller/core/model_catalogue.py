@@ -282,6 +282,9 @@ class ModelCatalogue:
             return []
         if not states:
             return [Out(load.sender, self._unknown_model(message))]
+        follows_newest = message.rollout == "promote" and not message.version
+        if fault is None and follows_newest and not any(state.state == "READY" for state in states):
+            fault = self._find_fault(states)  # the promotion is effective, but no version can answer
         status, reason = fault or (Status.OK, "")
         states = tuple(with_unchanged(state, load.before) for state in states)
         return [Out(load.sender, Models(message.id, states, int(status), reason))]
