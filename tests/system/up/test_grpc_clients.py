@@ -146,7 +146,7 @@ def test_models_are_loaded_again(client: Any) -> None:
     assert not client.is_model_ready("text")
     client.load_model("text")
     assert client.is_model_ready("text")
-    with pytest.raises(InferenceServerException, match="models come from the repository on disk"):
+    with pytest.raises(InferenceServerException, match="not supported without a key that permits `upload`"):
         client.load_model("text", config="{}")
 
 

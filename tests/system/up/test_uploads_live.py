@@ -57,7 +57,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         "manager": entry("manager", infer=("*",), observe=True, manage=True),
     }
     write_keys(folder / "keys.toml", keys)
-    options = "--models", "models", "--no-tuner", "--no-profiler", "--workers", "2", "--set", "http.keys_file=keys.toml"
+    options = "--models", str(folder / "models"), "--no-tuner", "--no-profiler", "--workers", "2", "--set", "http.keys_file=keys.toml"
     up = Up(folder, *options)
     yield up
     assert up.stop(signal.SIGTERM) == 0
@@ -122,8 +122,11 @@ def test_the_reason_says_why_an_upload_is_not_served(
     up: Up, protocol: str, config: str, content: bytes, reason: str
 ) -> None:
     client = Client(up, protocol)
-    with pytest.raises(InferenceServerException, match=reason):
+    with pytest.raises(InferenceServerException, match=reason) as caught:
         client.load("mended", config=config, files={"file:1/model.onnx": content})
+    index = Client(up, "http").client.get_model_repository_index(headers=client.headers)
+    assert str(up.folder) not in f"{caught.value} {index}", "where the repository is, is of no use to clients"
+    assert " mended/1" in f" {caught.value.message()}" or "mended/config.pbtxt" in caught.value.message()
     client.load("mended", config=CONFIG, files={"file:1/model.onnx": adds(5)})
     assert client.infer("mended") == 6
 

@@ -27,6 +27,7 @@ from horologe_gpu_worker.execution.realtime import (
     pin_thread,
     realtime_permitted,
 )
+from horologe_gpu_worker.execution.shown_paths import ShownPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -174,6 +175,7 @@ class Executors:
         self._devices = [DeviceModels(store, check_device) for _ in range(settings.shares)]
         self._threads: dict[tuple[int, str], LaneThread] = {}
         self._permitted = False
+        self._shown = ShownPaths(settings.repository, settings.cache)
         self._cpus = CpuClaims(Path(settings.cache, "cpus"))
 
     def start(self, post: Post, post_threadsafe: Post) -> None:
@@ -196,7 +198,7 @@ class Executors:
         thread = self._thread(message.share, self._lane_of(message))
         device = self._devices[message.share]
         if self._post and isinstance(message, LaneOperation) and self._runs_inline(message, thread, device):
-            self._post(self.address, self.worker, device.run(message))
+            self._post(self.address, self.worker, self._shown.show(device.run(message)))
         else:
             thread.enqueue(message)
 
@@ -257,4 +259,4 @@ class Executors:
     def _post_to_worker(self, message: Finished | VersionScanned) -> None:
         if self._post_threadsafe is not None:
             with suppress(RuntimeError):  # the event loop has closed
-                self._post_threadsafe(self.address, self.worker, message)
+                self._post_threadsafe(self.address, self.worker, self._shown.show(message))
