@@ -57,8 +57,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         "manager": entry("manager", infer=("*",), observe=True, manage=True),
     }
     write_keys(folder / "keys.toml", keys)
-    options = "--models", str(folder / "models"), "--no-tuner", "--no-profiler", "--workers", "2", "--set", "http.keys_file=keys.toml"
-    up = Up(folder, *options)
+    options = "--no-tuner", "--no-profiler", "--workers", "2", "--set", "http.keys_file=keys.toml"
+    up = Up(folder, "--models", str(folder / "models"), *options)
     yield up
     assert up.stop(signal.SIGTERM) == 0
 
