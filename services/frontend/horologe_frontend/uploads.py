@@ -36,6 +36,8 @@ BACKSLASH = re.compile(rb"\\")
 FILES_MAX = 1000
 PATH_BYTES, NAME_BYTES = 512, 255
 """Longest path in the model's folder, and longest name of a file or folder, which is that of most file systems."""
+QUOTES_MAX = MAX_FILE_BYTES + 5 * FILES_MAX
+"""Quotes in the JSON of a load: four for each file, whose base64 has none, and those of the configuration."""
 SLICE = 1 << 20
 """Characters that are decoded at once: other threads run in between. A multiple of four."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -80,15 +82,24 @@ def read_upload(parameters: Mapping[str, Any]) -> Upload:
     return Upload(config, files)
 
 
+def check_length(body: bytes) -> None:
+    """Raise `InvalidInput` for more parameters than a load has, which would take seconds to decode."""
+    if body.count(b'"') > QUOTES_MAX:
+        raise InvalidInput(f"parameters: got more than {QUOTES_MAX} quotes, wanted at most {FILES_MAX} files")
+
+
 def read_json(parameter: str, value: msgspec.Raw) -> Any:
     """Return a parameter of a load. Of a file return the base64 between its quotes, which is not copied.
 
-    Raise `msgspec.MsgspecError`, ValueError or RecursionError for what is no JSON.
+    Raise `InvalidInput` for what is no text, number, true, false or null.
     """
     characters = memoryview(value)
     if parameter.startswith(FILE) and bytes(characters[:1]) == b'"' and BACKSLASH.search(characters) is None:
         return characters[1:-1]
-    return msgspec.json.decode(value)
+    try:
+        return msgspec.json.decode(value, type=str | int | float | bool | None)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvalidInput(f"parameters.{parameter[:80]}: {error}") from error
 
 
 def _kind(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import fcntl
+import json
 import logging
 import os
 import threading
@@ -273,6 +274,14 @@ def test_long_files_may_have_every_form_of_json(tmp_path: Path) -> None:
         body = f'{{"parameters": {{"config": "{{}}", "file:1/b": 5, "file:1/b": "", "file:1/a" : "{form}" }} }}'
         assert send("POST", path, body.encode(), keyed_gateway(), headers, uploads=str(tmp_path)).status == 200
         assert contents(tmp_path)["gone/1/a"] == content
+
+
+def test_more_parameters_than_a_load_has_are_not_decoded(tmp_path: Path) -> None:
+    many = {"config": CONFIG} | {f"file:{number}": "" for number in range(100_000)}
+    said = error(load(keyed_gateway(), tmp_path, many, "uploader"))
+    assert said == "parameters: got more than 267144 quotes, wanted at most 1000 files"
+    config = json.dumps({"parameters": {str(number): {"string_value": ""} for number in range(8000)}})
+    assert load(keyed_gateway(), tmp_path, MODEL | {"config": config}, "uploader").status == 200
 
 
 @pytest.mark.parametrize("value", [["a" * 100_000], [1] * 50_000, "\u00e4" * 100_000, "a" * 100_001])

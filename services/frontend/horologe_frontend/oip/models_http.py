@@ -11,7 +11,7 @@ from msgspec import Meta
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_frontend.http.http_messages import HttpResponse, Unsupported, json_response
 from horologe_frontend.oip.known_parameters import LOAD, UNLOAD
-from horologe_frontend.uploads import read_json
+from horologe_frontend.uploads import check_length, read_json
 
 if TYPE_CHECKING:
     from horologe_frontend.core.access import Grant
@@ -115,11 +115,9 @@ def _decode_optional(body: bytes, kind: type[T]) -> T:
 
 
 def _decode_long(body: bytes) -> LoadJson:
+    check_length(body)
     parameters = _decode(body, LongLoadJson).parameters or {}
-    try:
-        return LoadJson({name: read_json(name, value) for name, value in parameters.items()})
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"body: {error}") from error
+    return LoadJson({name: read_json(name, value) for name, value in parameters.items()})
 
 
 def _decode(body: bytes, kind: type[T]) -> T:
