@@ -147,6 +147,7 @@ def twice(request: Any) -> Any:
         (edited(parameters={"triton_enable_empty_final_response": 1}), ("triton_enable_empty_final_response", "got 1")),
         (edited(parameters={"slo_ms": "fast"}), ("parameters.slo_ms", "'fast'", "milliseconds")),
         (edited(parameters={"timeout": -1}), ("parameters.timeout", "-1", "microseconds")),
+        (edited(parameters={str(number): 1 for number in range(1025)}), ("parameters: got 1025", "at most 1024")),
         (edited(parameters={"sequence_id": 3}), ("parameters.sequence_id", "sequences are not supported")),
         (with_output("nope"), ("output 'nope'", "unknown", "out")),
         (with_output("out", classification=-1), ("output 'out'", "classification", "-1")),

@@ -16,6 +16,8 @@ from horologe_common.status import InvalidInput
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
+PARAMETERS_MAX = 1024
+"""More than those of a load with the most files."""
 DESCRIPTORS = Path(__file__).parent / "protocol" / "descriptors.binpb"
 
 
@@ -56,7 +58,9 @@ def parse(kind: Any, content: bytes) -> Any:
 
 
 def parameter_values(where: str, parameters: Any) -> dict[str, Any]:
-    """Return the parameters as Python values. Raise `InvalidInput` for one without a value."""
+    """Return the parameters as Python values. Raise `InvalidInput` for one without a value, or for too many."""
+    if len(parameters) > PARAMETERS_MAX:
+        raise InvalidInput(f"{where.removesuffix('.')}: got {len(parameters)}, wanted at most {PARAMETERS_MAX}")
     values = {}
     for name, parameter in parameters.items():
         choice = parameter.WhichOneof("parameter_choice")
