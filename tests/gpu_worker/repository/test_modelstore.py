@@ -72,6 +72,41 @@ def test_finds_every_version_of_every_runtime_and_opens_them(store: ModelStore, 
         model.close()
 
 
+def test_a_model_that_is_replaced_while_it_is_listed_is_listed_again(
+    store: ModelStore, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    an_emulated_model(repository)
+    folder, listdir = repository / "pretend", os.listdir
+
+    def list_before(path: Path) -> list[str]:
+        """Return what the folder had before it was emptied and another one took its place."""
+        if path == folder and not (tmp_path / "before").exists():
+            folder.rename(tmp_path / "before")
+            an_emulated_model(repository)
+            return []
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", list_before)
+    assert [version.name for version in store.version_folders("pretend")] == ["1"]
+
+
+def test_a_model_that_is_always_replaced_is_not_listed(
+    store: ModelStore, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, listdir = repository / "pretend", os.listdir
+    an_emulated_model(repository)
+
+    def replace(path: Path) -> list[str]:
+        listed = listdir(path)
+        folder.rename(tmp_path / str(len(listdir(tmp_path))))
+        an_emulated_model(repository)
+        return listed
+
+    monkeypatch.setattr(os, "listdir", replace)
+    with pytest.raises(Refused, match="pretend: was replaced while it was listed"):
+        store.version_folders("pretend")
+
+
 def test_settings_come_from_the_versions_manifest_or_else_the_models(store: ModelStore, repository: Path) -> None:
     a_folder(repository, "m", model_onnx=onnx_bytes())
     a_folder(repository, "m", 'slo = "7ms"', version="2", model_onnx=onnx_bytes())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
-from horologe_common.status import HorologeError, UnknownModel, encodable
+from horologe_common.status import HorologeError, Refused, UnknownModel, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel
 from horologe_gpu_worker.repository.version_inspector import VersionInspector, VersionReport
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PIPELINES, PIPELINE_MANIFEST = "pipelines", "pipeline.toml"
 """The folder of the selector's pipelines, which is no model."""
+LISTINGS_MAX = 3
 WAITING = "waiting to be read"
 """Progress of a model that no inspection has begun to read."""
 
@@ -88,7 +89,7 @@ class ModelStore:
         for name in self._names():
             try:
                 folders = self._version_folders(name)
-            except InvalidModel as error:
+            except HorologeError as error:
                 reports.append(unreadable_report(name, error.reason))
             else:
                 reports += [self.store_version(folder, self.inspect_version(folder)) for folder in folders]
@@ -97,7 +98,8 @@ class ModelStore:
     def version_folders(self, name: str) -> list[Path]:
         """List the model where it is, and return the folders of its versions; empty if there is no such model.
 
-        Raises `InvalidModel` if the model has no version, or cannot be read, and `ModelFailed` if its store fails.
+        Raises `InvalidModel` if the model has no version, or cannot be read, `ModelFailed` if its store fails, and
+        `Refused` if it is replaced meanwhile.
         """
         if name in self._listed:
             self._listed.discard(name)
@@ -110,7 +112,7 @@ class ModelStore:
         if not (_is_name(name) and _is_model_folder(folder)):  # the name comes from the network
             return []
         try:
-            found = sorted(entry for entry in folder.iterdir() if _is_model_folder(entry))
+            found = _list_versions(folder)
         except OSError as error:
             raise InvalidModel(f"{folder}: {error.strerror}") from error
         versions = served_versions(folder, found)
@@ -169,7 +171,7 @@ class ModelStore:
     def _version_names(self, name: str) -> list[str]:
         try:
             return [folder.name for folder in self._version_folders(name)]
-        except InvalidModel:
+        except HorologeError:
             return [""]
 
     def spec(self, key: str) -> ModelSpec:
@@ -219,6 +221,19 @@ class ModelStore:
         Also answers for a removed model, because actions on it may be pending.
         """
         return self._inline.get(key, True)
+
+
+def _list_versions(folder: Path) -> list[Path]:
+    """Return the folders in the folder of a model, sorted. If it is replaced meanwhile, they are listed again.
+
+    Raise OSError, and `Refused` if it is replaced each time.
+    """
+    for _ in range(LISTINGS_MAX):
+        before = os.stat(folder)
+        found = sorted(entry for entry in folder.iterdir() if _is_model_folder(entry))
+        if os.path.samestat(before, os.stat(folder)):
+            return found
+    raise Refused(f"{folder}: was replaced while it was listed: load the model when all files are written")
 
 
 def _is_name(name: str) -> bool:
