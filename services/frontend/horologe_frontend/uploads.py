@@ -20,6 +20,7 @@ from uuid import uuid4
 import msgspec
 
 from horologe_common.clock import ms
+from horologe_common.service.log import logger
 from horologe_common.service.user_files import MAX_FILE_BYTES
 from horologe_common.status import InvalidInput, ModelFailed, Refused, UnknownModel
 
@@ -43,6 +44,7 @@ SLICE = 1 << 20
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Of renameat2(2)."""
 RETRY_NS = ms(100)
+log = logger("uploads")
 
 
 class Upload(NamedTuple):
@@ -158,13 +160,21 @@ def _staging_folder(repository: Path) -> Iterator[Path]:
         except BlockingIOError:
             raise Refused("another model is being written: repeat the load", RETRY_NS) from None
         for left in repository.glob(f"{STAGED}*"):  # of a process that has died
-            shutil.rmtree(left)
+            _remove(left)
         staged = repository / f"{STAGED}{uuid4().hex}"
         staged.mkdir()
         try:
             yield staged
         finally:
-            shutil.rmtree(staged)
+            _remove(staged)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder. What may not be removed, such as files of another user, stays: workers do not see it."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        log.warning("old files are left", file=error.filename, reason=error.strerror)
 
 
 def _check_replaceable(folder: Path, upload: Upload) -> None:

@@ -8,6 +8,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -226,6 +227,16 @@ def test_what_a_dead_process_has_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".upload-dead/new/1").mkdir(parents=True)
     write(tmp_path, SMALL)
     assert {path.name for path in tmp_path.iterdir()} == {"m", LOCK}
+
+
+def test_files_before_that_cannot_be_removed_stop_no_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder / "new/1/__pycache__"))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    for content in (b"one", b"two", b"three"):
+        write(tmp_path, {"1/model.py": content})
+        assert contents(tmp_path)["m/1/model.py"] == content
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
