@@ -115,8 +115,10 @@ def _least_lateness_ns(
 
     If these are more than one for each share, they run after what is in flight. For fewer, it does not count: requests
     that come together would be admitted in part, and the batches of clients that ask again at once would stay small
-    (Clockwork's Fig. 5 with an SLO of 25 ms: 0.90 instead of 1.00 of the bound). Also return the time until fewer queued requests count, and the work of
-    one request. Until then, a request with the same budget that comes a time later is less late by at most that time.
+    (Clockwork's Fig. 5 with an SLO of 25 ms: 0.90 instead of 1.00 of the bound).
+
+    Also return the time until fewer queued requests count, and the work of one request. Until then, a request with the
+    same budget that comes a time later is less late by at most that time.
     """
     first = requests[0]
     shares = cluster.capable.get(first.model, ()) if first.share is None else (first.share,)
