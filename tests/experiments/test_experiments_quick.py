@@ -71,6 +71,14 @@ def run(name: str, *more: str) -> tuple[int, dict[str, Any]]:
     return run_experiment(name, *TINY[name], options=("--quick", *more))
 
 
+@pytest.mark.parametrize("slo_ms", [25, 28])
+def test_clients_that_ask_again_at_once_keep_batches_full(slo_ms: int) -> None:
+    """An SLO leaves time for one full batch of 15.7 ms, and little more."""
+    changes = f"slos_ms=[{slo_ms}]", 'schedulers=["horologe"]', 'duration="3s"', 'warmup="1s"'
+    code, document = run_experiment("fig5", *changes, options=("--quick",))
+    assert code == OK, document["bars"]
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_rows_bars_exit_code_and_figure_have_the_documented_form(name: str, tmp_path: Path) -> None:
     code, document = run(name, "--plot", "--out", str(tmp_path)) if name in DRAWN else run(name)

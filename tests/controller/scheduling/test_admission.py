@@ -81,6 +81,16 @@ def test_what_shares_execute_is_ahead_also_of_requests_that_take_little_time_alo
     assert 16 * shares <= admitted <= 24 * shares
 
 
+def test_what_a_share_executes_does_not_split_a_batch() -> None:
+    """Clients that ask together are admitted together, as long as one batch holds them."""
+    busy = Desk("horologe", [("m",)])
+    for _ in range(16):
+        busy.ask(NOW, 40)
+    assert busy.plan(NOW)[0]
+    admitted = sum(busy.ask(NOW, 12).queued for _ in range(40))
+    assert 16 <= admitted < 20
+
+
 def test_requests_with_later_deadlines_are_not_ahead() -> None:
     desk = AdmissionDesk(("a",))
     while desk.ask("a", 50) is None:

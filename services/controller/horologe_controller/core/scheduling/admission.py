@@ -66,8 +66,8 @@ class Admission:
     """Refuses what must be late: alone, or behind the requests of its own queue with earlier deadlines.
 
     These count if they could be in time in a full batch. They go first, and take at least as long as full batches on
-    all shares, after what these execute. So a refusal costs little: if the request were queued, it would be given up
-    later, or another one in its place. How much time other models get is for the policy to decide, batch by batch.
+    all shares. So a refusal costs little: if the request were queued, it would be given up later, or another one in its
+    place. How much time other models get is for the policy to decide, batch by batch.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -113,8 +113,12 @@ def _least_lateness_ns(
 ) -> tuple[int, int, int]:
     """Return how much later than the first deadline the last request ends, in full batches on all capable shares.
 
-    These run them after what is in flight. Also return the time until fewer queued requests count, and the work of
-    one request. Until then, a request with the same budget that comes a time later is less late by at most that time.
+    If these are more than one for each share, they run after what is in flight. For fewer, it does not count: requests
+    that come together would be admitted in part, and the batches of clients that ask again at once would stay small
+    (Clockwork's Fig. 5 with an SLO of 25 ms: 0.90 instead of 1.00 of the bound).
+
+    Also return the time until fewer queued requests count, and the work of one request. Until then, a request with the
+    same budget that comes a time later is less late by at most that time.
     """
     first = requests[0]
     shares = cluster.capable.get(first.model, ()) if first.share is None else (first.share,)
@@ -129,9 +133,11 @@ def _least_lateness_ns(
         if queue:
             rows += queue.least_rows_between(now_ns + batch_ns, requests[-1].deadline_ns)
             fewer_ns = queue.first_deadline_after(now_ns + batch_ns) - now_ns - batch_ns
-        reserved_rows = RESERVED_PART * max(0, rows - len(shares) * size)
-        ahead_ns = sum([share.exec.free_at(now_ns) - now_ns for share in shares])
-        time_ns = max(exec_ns, (ahead_ns + int((rows + reserved_rows) * row_ns)) // len(shares))
+        work_ns = rows * row_ns
+        if (waiting := rows - len(shares) * size) > 0:
+            work_ns += sum([share.exec.free_at(now_ns) - now_ns for share in shares])
+            work_ns += RESERVED_PART * waiting * row_ns
+        time_ns = max(exec_ns, int(work_ns) // len(shares))
     place_ns = int((1 + RESERVED_PART) * first.rows * row_ns) // max(1, len(shares))
     return time_ns - budget_ns, fewer_ns, place_ns
 
