@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.grpc.calls import Call, Calls
     from horologe_frontend.grpc.rpc_server import Handler, Rpc
-    from horologe_frontend.http.client_accounts import HeldBytes
     from horologe_frontend.oip.model_documents import ModelDocuments
 
 Describe: TypeAlias = Callable[["ModelDocuments", Any], Any]
@@ -99,7 +97,9 @@ class InferenceService:
         model, is_load = request.model_name or request.repository_name, name == "load"
         with audited(call.client, "grpc", name, model) as entry:
             call.check(Scope.MANAGE)
-            parameters = await _load_parameters(request, call.held)
+            if call.held.size > LONG_BYTES:  # files, which are copied
+                call.held.grow_to(2 * call.held.size)
+            parameters = parameter_values("parameters.", request.parameters)
             index = await self._documents.load(model, is_load, parameters, entry, call.grant())
         is_ready = any(entry.state == "READY" for entry in index)
         return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
@@ -126,14 +126,6 @@ class InferenceService:
                 await InferStream(call, self.inferences).serve(self._calls)
         except Exception as error:
             fail(rpc, error, "ModelStreamInfer")
-
-
-async def _load_parameters(request: Any, held: HeldBytes) -> dict[str, Any]:
-    """Return the parameters of a load. Those of a long message, which are files, are copied in a thread."""
-    if held.size <= LONG_BYTES:
-        return parameter_values("parameters.", request.parameters)
-    held.grow_to(2 * held.size)
-    return await asyncio.to_thread(parameter_values, "parameters.", request.parameters)
 
 
 def _is_model_ready(documents: ModelDocuments, request: Any) -> bool:
