@@ -59,6 +59,12 @@ class UnloadJson(msgspec.Struct, forbid_unknown_fields=True):
     parameters: Annotated[dict[str, Any] | None, Meta(extra_json_schema=UNLOAD_SCHEMA)] = None
 
 
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (IndexJson, LoadJson, LongLoadJson, UnloadJson)
+}
+"""Made here, and not in the threads that decode long loads: two must not make the first one of a type at once."""
+
+
 class ModelsHandler:
     """Handle the routes of the server and its models. Errors are raised, and `OipHandler` answers them."""
 
@@ -122,6 +128,7 @@ def _decode_long(body: bytes) -> LoadJson:
 
 def _decode(body: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind)
+        decoded: T = _decoders[kind].decode(body.strip() or b"{}")
+        return decoded
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidInput(f"body: {error}") from error

@@ -52,6 +52,7 @@ UNUSED_S = 86400
 SUFFIXES = {Path(file).suffix for file in MODEL_FILES}
 
 log = logger("mirror")
+_decode_files = msgspec.json.Decoder(list[RemoteFile]).decode
 
 
 class Mirror:
@@ -186,7 +187,7 @@ class Mirror:
         """Fetch the listed files of a version, and those beside it that belong to every version."""
         version, path = folder.name, self._place / LISTS / f"{folder.parent.name}.json"
         try:
-            files = msgspec.json.decode(path.read_bytes(), type=list[RemoteFile])
+            files = _decode_files(path.read_bytes())
         except FileNotFoundError:
             raise ModelFailed(f"{folder}: got no list of its files: run `horologe load {folder.parent.name}`") from None
         wanted = [file for file in files if _belongs_to(file.name, version)]

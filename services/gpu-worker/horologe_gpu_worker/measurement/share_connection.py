@@ -108,6 +108,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 Command: TypeAlias = Begin | Measure | Trace | Rates | Stop
 Reply: TypeAlias = Ready | CommandDone | Measured | Traced | MeasuredRates | Failed
 Wanted = TypeVar("Wanted", bound=Reply)
+_decode_reply = msgspec.json.Decoder(Reply).decode
 
 
 class ShareFailed(HorologeError):
@@ -149,7 +150,7 @@ class ShareConnection:
         if not self._packets.has_arrived(timeout_ns):
             raise ShareFailed(f"{self._name}: no reply after {timeout_ns / 1e9:g} s")
         try:
-            reply = msgspec.json.decode(self._packets.receive()[0], type=Reply)
+            reply = _decode_reply(self._packets.receive()[0])
         except (EOFError, ConnectionResetError):
             raise ShareFailed(f"{self._name}: {self._describe_end()}") from None
         if isinstance(reply, kind):

@@ -148,3 +148,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """onnx: leave out the outputs that `[[outputs]]` does not name."""
     emulated: EmulatedTimes | None = None
     stream: StreamSettings | None = None
+
+
+msgspec.convert({}, Manifest)  # what msgspec builds for a type at its first use, two threads must not build at once

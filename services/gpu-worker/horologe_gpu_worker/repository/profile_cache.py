@@ -113,7 +113,7 @@ class ProfileCache:
     def _read(self, spec: ModelSpec, percent: float) -> Profile | None:
         path = self.path(spec, percent)
         try:
-            stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
+            stored = _decode_stored(path.read_bytes())
             profile = Profile(stored.exec_ns, stored.load_ns)
             check_profile(profile)
         except (FileNotFoundError, NotADirectoryError):
@@ -196,3 +196,6 @@ class _StoredProfile(msgspec.Struct):
     """`profile_length` at which the times were measured."""
     rows: str | None = None
     """Why the times are those of the model without batches. Empty: its rows were compared. None: they were not."""
+
+
+_decode_stored = msgspec.json.Decoder(_StoredProfile).decode

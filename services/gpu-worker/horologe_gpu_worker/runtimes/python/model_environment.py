@@ -62,6 +62,9 @@ class Interpreter(NamedTuple):
     """Needed packages that it does not have."""
 
 
+_decode_interpreter = msgspec.json.Decoder(Interpreter).decode
+
+
 class ModelEnvironment(NamedTuple):
     """Interpreter of a model's process, and the folder in its PYTHONPATH. Both are empty for the worker's own."""
 
@@ -87,7 +90,7 @@ def find_environment(folder: Path, manifest: Manifest, settings: WorkerSettings)
     if manifest.requirements:
         place = _place(read_requirements(folder, manifest.requirements), manifest, interpreter, settings)
         try:
-            interpreter = msgspec.json.decode((place / READY).read_bytes(), type=Interpreter)
+            interpreter = _decode_interpreter((place / READY).read_bytes())
         except OSError:
             name = folder.parent.name
             raise InvalidModel(f"{place}: got no environment there: run `horologe load {name}` to make it") from None
@@ -217,7 +220,7 @@ def _probe(python: str, user: str) -> Interpreter:
         )
         if result.returncode:
             raise ValueError(result.stderr.strip()[-ERROR_CHARACTERS:] or f"exit code {result.returncode}")
-        return msgspec.json.decode(result.stdout.splitlines()[-1], type=Interpreter)
+        return _decode_interpreter(result.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
         wanted = f"an interpreter of Python {PYTHON_MIN[0]}.{PYTHON_MIN[1]} or later"
         raise InvalidModel(f"python: got {python!r}, wanted {wanted}: {error}") from error
