@@ -30,8 +30,6 @@ from horologe_common.status import HorologeError
 MODEL = "rolling"
 WARM_UP = 0.1
 """Part of the changes after which the memory counts as that before."""
-
-
 GROWTH = 1.05
 """Largest ratio of the memory after all changes to that before."""
 

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from harness.model_folders import a_folder
+from harness.model_folders import a_folder, a_graph
 from harness.waiting import until
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.modelstore import ModelStore
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from horologe_common.wire import ModelReport
     from horologe_gpu_worker.runtime import OpenModel, Runtime
-
-    Ends = Mapping[str, tuple[int, Sequence[Any]]]
-    """Name of a tensor -> element type and dimensions."""
 
 OUTPUT = '[[outputs]]\nname = "y"\ndatatype = "{}"\nshape = {}\n'
 
@@ -44,19 +41,6 @@ def an_input(name: str, datatype: str, shape: Sequence[int], **keys: Any) -> str
 
 def an_output(datatype: str, shape: Sequence[int]) -> str:
     return OUTPUT.format(datatype, list(shape))
-
-
-def a_graph(*nodes: Any, inputs: Ends, outputs: Ends, constants: Sequence[tuple[str, Any]] = ()) -> bytes:
-    """Return an ONNX graph. `constants`: names and arrays."""
-    sides = [
-        [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in side.items()]
-        for side in (inputs, outputs)
-    ]
-    arrays = [numpy_helper.from_array(array, name) for name, array in constants]
-    graph = helper.make_graph(list(nodes), "test", sides[0], sides[1], arrays)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    return bytes(model.SerializeToString())
 
 
 def a_dividing_graph() -> bytes:

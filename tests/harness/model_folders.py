@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from harness.scripts import load_script
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    Ends = Mapping[str, tuple[int, Sequence[Any]]]
+    """Inputs or outputs of a graph: name -> type and shape."""
 
 SIGNATURE = """
 [[inputs]]
@@ -99,17 +102,26 @@ def pytorch_exports() -> Any:
     return load_script("models/export_pytorch.py", "export_pytorch")
 
 
-def onnx_bytes(
-    shape: Sequence[int | str | None] = ("rows", 4), output: Sequence[int | str | None] = (), doubled: bool = False
-) -> bytes:
-    """Return an ONNX graph with `y = x`; if `doubled`, `y` has twice as many rows as `x`."""
-    ends = [
-        helper.make_tensor_value_info(end, TensorProto.FLOAT, list(dims))
-        for end, dims in (("x", shape), ("y", output or shape))
+def a_graph(*nodes: Any, inputs: Ends, outputs: Ends, constants: Sequence[tuple[str, Any]] = ()) -> bytes:
+    """Return an ONNX graph. `constants`: names and arrays."""
+    sides = [
+        [helper.make_tensor_value_info(name, kind, list(dims)) for name, (kind, dims) in side.items()]
+        for side in (inputs, outputs)
     ]
-    identity = helper.make_node("Identity", ["x"], ["y"])
-    node = helper.make_node("Concat", ["x", "x"], ["y"], axis=0) if doubled else identity
-    graph = helper.make_graph([node], "test", [ends[0]], [ends[1]])
+    arrays = [numpy_helper.from_array(array, name) for name, array in constants]
+    graph = helper.make_graph(list(nodes), "test", sides[0], sides[1], arrays)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     return bytes(model.SerializeToString())
+
+
+def onnx_bytes(
+    shape: Sequence[int | str | None] = ("rows", 4),
+    output: Sequence[int | str | None] = (),
+    doubled: bool = False,
+    datatype: int = TensorProto.FLOAT,
+) -> bytes:
+    """Return an ONNX graph with `y = x`; if `doubled`, `y` has twice as many rows as `x`."""
+    identity = helper.make_node("Identity", ["x"], ["y"])
+    node = helper.make_node("Concat", ["x", "x"], ["y"], axis=0) if doubled else identity
+    return a_graph(node, inputs={"x": (datatype, shape)}, outputs={"y": (datatype, output or shape)})

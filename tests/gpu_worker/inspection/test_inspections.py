@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from gpu_worker.inspection_harness import RunningScans
-from gpu_worker.repository_harness import a_graph
 from harness.model_folders import (
     ECHO,
     SIGNATURE,
     a_folder,
+    a_graph,
     a_python_model,
     a_pytorch_model,
     an_emulated_model,

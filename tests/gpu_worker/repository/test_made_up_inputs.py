@@ -12,12 +12,11 @@ from gpu_worker.repository_harness import (
     OUTPUT,
     a_dividing_graph,
     a_dividing_program,
-    a_graph,
     an_input,
     an_output,
     only_report,
 )
-from harness.model_folders import a_folder
+from harness.model_folders import a_folder, a_graph
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel, read_manifest
 from horologe_gpu_worker.repository.model_spec import warmup_inputs

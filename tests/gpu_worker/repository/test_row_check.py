@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from gpu_worker.repository_harness import a_graph, a_module, a_program, only_report
+from gpu_worker.repository_harness import a_module, a_program, only_report
 from harness.builders import a_profile, a_spec
-from harness.model_folders import a_folder
+from harness.model_folders import a_folder, a_graph
 from horologe_common.clock import s
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed

@@ -10,10 +10,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from harness.kserve_client import kserve_python
-from harness.model_folders import a_folder, a_python_model
+from harness.model_folders import a_folder, a_python_model, onnx_bytes
 from harness.running_up import Up
 from system.clients.client_calls import PASSED, REFUSED
 from system.clients.client_tables import Row, Run, check_section, run_client, take
@@ -41,21 +41,18 @@ class Model:
 """
 
 
-def text_graph() -> bytes:
-    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["rows"]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "graph", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    return bytes(model.SerializeToString())
-
-
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("up")
     for name in ("echo", "spare"):
         a_python_model(folder / "models", name=name)
     a_folder(folder / "models", "half", "batch_sizes = [1, 2]\n" + HALVES, model_py=ECHO)
-    a_folder(folder / "models", "text", "batch_sizes = [1, 2]\n", model_onnx=text_graph())
+    a_folder(
+        folder / "models",
+        "text",
+        "batch_sizes = [1, 2]\n",
+        model_onnx=onnx_bytes(["rows"], datatype=TensorProto.STRING),
+    )
     up = Up(folder, "--no-tuner", "--no-profiler")
     yield up
     assert up.stop(signal.SIGTERM) == 0

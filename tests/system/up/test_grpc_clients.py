@@ -13,10 +13,10 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from tritonclient.utils import InferenceServerException
 
-from harness.model_folders import a_folder, a_python_model
+from harness.model_folders import a_folder, a_python_model, onnx_bytes
 from harness.running_up import Up
 
 if TYPE_CHECKING:
@@ -34,20 +34,12 @@ class Model:
 """
 
 
-def text_graph() -> bytes:
-    ends = [helper.make_tensor_value_info(name, TensorProto.STRING, ["rows"]) for name in "xy"]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "graph", ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    return bytes(model.SerializeToString())
-
-
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("up")
     a_python_model(folder / "models", name="echo")
     a_python_model(folder / "models", SLEEPER, "sleeper", batch_sizes=[1])
-    a_folder(folder / "models", "text", model_onnx=text_graph())
+    a_folder(folder / "models", "text", model_onnx=onnx_bytes(["rows"], datatype=TensorProto.STRING))
     up = Up(folder, "--no-tuner", "--no-profiler")
     yield up
     assert up.stop(signal.SIGTERM) == 0

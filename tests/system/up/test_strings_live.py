@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from harness.http_calls import send_http
-from harness.model_folders import a_folder
+from harness.model_folders import a_folder, a_graph, onnx_bytes
 from harness.running_up import Up
 from horologe import Application, Client
 
@@ -37,25 +37,16 @@ async def run(call, inputs):
 CONFIG = "max_batch_size: 8\nversion_policy: { latest: { num_versions: 1 } }\n"
 
 
-def a_graph(*nodes: Any, kind: int, dims: list[str]) -> bytes:
-    ends = [helper.make_tensor_value_info(name, kind, dims) for name in "xy"]
-    model = helper.make_model(
-        helper.make_graph(list(nodes), "graph", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 17)]
-    )
-    model.ir_version = 8
-    return bytes(model.SerializeToString())
-
-
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("up")
     models: Path = folder / "models"
-    identity = helper.make_node("Identity", ["x"], ["y"])
-    text = a_graph(identity, kind=TensorProto.STRING, dims=["rows"])
+    text = onnx_bytes(["rows"], datatype=TensorProto.STRING)
     a_folder(models, "text", "cache = true\n", model_onnx=text)
     (models / "text" / "config.pbtxt").write_text(CONFIG)
     centred = [helper.make_node("ReduceMean", ["x"], ["m"], keepdims=1), helper.make_node("Sub", ["x", "m"], ["y"])]
-    a_folder(models, "waveform", model_onnx=a_graph(*centred, kind=TensorProto.FLOAT, dims=["samples"]))
+    samples = TensorProto.FLOAT, ["samples"]
+    a_folder(models, "waveform", model_onnx=a_graph(*centred, inputs={"x": samples}, outputs={"y": samples}))
     pipelines = models / "pipelines"
     pipelines.mkdir()
     (pipelines / "pipeline.toml").write_text(PIPELINE)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
 from fakes.key_entries import entry, write_keys
-from harness.model_folders import a_python_model
+from harness.model_folders import a_graph, a_python_model
 from harness.running_up import Up
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,12 +42,10 @@ class TritonPythonModel:
 
 def adds(amount: float) -> bytes:
     """Return an ONNX model that adds this to its input."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 1]) for name in "xy"]
-    constant = helper.make_tensor("amount", TensorProto.FLOAT, [1], [amount])
-    graph = helper.make_graph([helper.make_node("Add", ["x", "amount"], ["y"])], "adds", ends[:1], ends[1:], [constant])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    return bytes(model.SerializeToString())
+    rows = TensorProto.FLOAT, ["rows", 1]
+    node = helper.make_node("Add", ["x", "amount"], ["y"])
+    constants = [("amount", np.array([amount], np.float32))]
+    return a_graph(node, inputs={"x": rows}, outputs={"y": rows}, constants=constants)
 
 
 @pytest.fixture(scope="module")
@@ -151,33 +151,34 @@ def test_a_manager_without_upload(up: Up, protocol: str) -> None:
 def test_each_answer_is_of_the_model_before_or_of_the_new_one(up: Up) -> None:
     loader = Client(up, "http")
     loader.load("served", config=CONFIG, files={"file:1/model.onnx": adds(0)})
-    begun, answers, ended = [0], [], threading.Event()
+    loaded, answers, ended = [0], list[tuple[int, float]](), threading.Event()
 
     def ask() -> None:
         client = Client(up, "grpc")
         while not ended.is_set():
-            since = begun[0]
-            answers.append((since, client.infer("served")))
+            since = loaded[0]
+            answers.append((since, client.infer("served") - 1))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for number in range(1, 11):
-        loader.load("served", config=CONFIG, files={"file:1/model.onnx": adds(number)})
-        begun[0] = number
-        time.sleep(0.05)
-    ended.set()
-    for thread in threads:
-        thread.join(30)
-    assert len(answers) > 100
-    assert all(answer - 1 >= since for since, answer in answers), answers[:10]
-    assert {answer - 1 for _, answer in answers} <= set(range(11))
+    with ThreadPoolExecutor(4) as threads:
+        asking = [threads.submit(ask) for _ in range(4)]
+        try:
+            for number in range(1, 11):
+                before = len(answers)
+                loader.load("served", config=CONFIG, files={"file:1/model.onnx": adds(number)})
+                loaded[0] = number
+                until(lambda before=before: len(answers) >= before + 8)  # type: ignore[misc]
+        finally:
+            ended.set()
+        for each in asking:
+            each.result()
+    assert all(since <= answer <= 10 and answer == int(answer) for since, answer in answers), answers[:10]
+    assert {answer for _, answer in answers} >= {10}
 
 
-def test_uploads_survive_a_restart_of_workers(up: Up) -> None:
+def test_an_upload_stays_when_workers_start_again(up: Up) -> None:
     client = Client(up, "http")
     client.load("kept", config=CONFIG, files={"file:1/model.onnx": adds(2)})
     assert client.infer("kept") == 3
-    client.client.unload_model("kept", headers=client.headers)
-    client.load("kept")
-    assert client.infer("kept") == 3
+    for name in ("worker-0", "worker-1"):
+        os.kill(up.ready["processes"][name], signal.SIGKILL)
+    assert until(lambda: client.infer("kept"), retry=(InferenceServerException,)) == 3

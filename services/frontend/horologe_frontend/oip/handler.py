@@ -254,7 +254,7 @@ class OipHandler:
             self._authorize(route, request)
             if route.operation.name in ("load", "unload"):
                 body, grant = await self._body(request, held), self._grant_of(request)
-                held.grow_to(held.size + len(body))  # decoded, a file in it is as long
+                held.grow_to(held.size + len(body))  # files with escapes are decoded as a whole
                 return await self._models.load(route, body, entry, grant)
             return await self._serve_route(route, request, held)
 
