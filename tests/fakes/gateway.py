@@ -136,10 +136,9 @@ class FakeGateway(Gateway):
         buffers: Sequence[Buffer],
         on_reply: Callable[[Any, Sequence[Buffer]], None],
         client: str,
-        waited_ns: int = 0,
     ) -> int:
         self._check(message)
-        task = asyncio.ensure_future(self.predict(message, buffers, client, waited_ns))
+        task = asyncio.ensure_future(self.predict(message, buffers, client))
         task.add_done_callback(lambda task: None if task.cancelled() else on_reply(*task.result()))
         self._last_id += 1
         self.tasks[self._last_id] = task
@@ -156,10 +155,10 @@ class FakeGateway(Gateway):
             raise RuntimeError("a fault of ours")
 
     async def predict(
-        self, predict: Predict, buffers: Sequence[Buffer], client: str, waited_ns: int = 0
+        self, predict: Predict, buffers: Sequence[Buffer], client: str
     ) -> tuple[Answer, Sequence[Buffer]]:
         self._check(predict)
-        self.predicts.append(msgspec.structs.replace(predict, waited_ns=waited_ns))
+        self.predicts.append(predict)
         self.clients.append(client)
         if not predict.model:
             return an_answer(APPLICATIONS[predict.application], predict, buffers)

@@ -58,17 +58,13 @@ class Gateway:
         except Exception:  # the other replies of the turn must still be delivered
             log.exception("reply fault", message=type(message).__name__)
 
-    def send(
-        self, predict: Predict, buffers: Sequence[Buffer], on_reply: OnReply, client: str, waited_ns: int = 0
-    ) -> int:
+    def send(self, predict: Predict, buffers: Sequence[Buffer], on_reply: OnReply, client: str) -> int:
         """Send a Predict for a client under a new id, which is returned. `on_reply` gets the Answer in a later turn.
-
-        `waited_ns`: time for which the request was held.
 
         An inference over HTTP uses this instead of `call`, because a task and a future cost 6 us.
         """
         key = self._register(on_reply)
-        predict = msgspec.structs.replace(predict, id=key, client=client, waited_ns=waited_ns or predict.waited_ns)
+        predict = msgspec.structs.replace(predict, id=key, client=client)
         self._reactor.post(self._address, self.core.address, predict, buffers)
         return key
 
@@ -99,12 +95,11 @@ class Gateway:
         self._reactor.post(self._address, self.core.address, ItemsTaken(key, items))
 
     async def predict(
-        self, predict: Predict, buffers: Sequence[Buffer], client: str, waited_ns: int = 0
+        self, predict: Predict, buffers: Sequence[Buffer], client: str
     ) -> tuple[Answer, Sequence[Buffer]]:
         """Return the answer, whatever its status. The id of `predict` is ignored. `client`: for whom it is sent."""
-        answer: tuple[Answer, Sequence[Buffer]] = await self.call(
-            msgspec.structs.replace(predict, client=client, waited_ns=waited_ns), buffers
-        )
+        predict = msgspec.structs.replace(predict, client=client)
+        answer: tuple[Answer, Sequence[Buffer]] = await self.call(predict, buffers)
         return answer
 
     async def call(self, message: Any, buffers: Sequence[Buffer] = ()) -> Any:

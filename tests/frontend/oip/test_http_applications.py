@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,21 @@ def test_invalid_declaration_names_the_field(body: Any, words: tuple[str, ...]) 
     said = error(send("PUT", DIGITS, body, gateway), 400)
     assert all(word in said for word in words), said
     assert not gateway.calls
+
+
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_every_prediction_carries_the_trace_of_its_request(is_traced: bool) -> None:
+    gateway, text = FakeGateway(), b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"
+    if is_traced:
+        gateway.core.start_tracing(1, 1)
+    headers = {b"traceparent": text}
+    body = json.dumps({"inputs": [INPUT]}).encode()
+    content(send("POST", f"{DIGITS}/predict", body, gateway, headers))
+    content(send("POST", "/v2/models/echo/infer", body, gateway, headers))
+    content(
+        send("POST", "/v2/models/echo/infer", gzip.compress(body), gateway, {b"content-encoding": b"gzip"} | headers)
+    )
+    assert [predict.traceparent for predict in gateway.predicts] == 3 * [text.decode() if is_traced else ""]
 
 
 @pytest.mark.parametrize(

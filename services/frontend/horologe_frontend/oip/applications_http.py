@@ -27,6 +27,7 @@ from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference import check_json_length, read_in_steps, read_inputs
 from horologe_frontend.oip.inference_response import make_template, tensor_values
 from horologe_frontend.oip.json_encoding import LONG_BYTES
+from horologe_frontend.oip.predicts import complete_predict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,8 +101,8 @@ class ApplicationsHandler:
         header_length = request.headers.get(HEADER_LENGTH)
         steps = read_in_steps(spec, "", body, header_length, self._settings.json_limit_bytes)
         inference = await run_in_turns(steps, held)
-        client, waited_ns = self._client_of(request), request.waited_ns
-        answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client, waited_ns)
+        predict = complete_predict(inference.predict, request, self._gateway.core.tracer is not None)
+        answer, buffers = await self._gateway.predict(predict, inference.buffers, self._client_of(request))
         return await run_in_turns(_write_prediction(application, inference.form, answer, buffers), held)
 
     async def _feedback(self, name: str, body: bytes, held: HeldBytes) -> HttpResponse:

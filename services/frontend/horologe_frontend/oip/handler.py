@@ -35,6 +35,7 @@ from horologe_frontend.oip.model_documents import ModelDocuments
 from horologe_frontend.oip.models_http import ModelsHandler
 from horologe_frontend.oip.openapi import openapi_document
 from horologe_frontend.oip.operations import OPEN_PATHS
+from horologe_frontend.oip.predicts import complete_predict
 from horologe_frontend.oip.response_json import LiveJson, ReadyJson
 from horologe_frontend.oip.routes import CACHED_PATH, HttpRoute, cached_route, parse_route
 
@@ -182,12 +183,11 @@ class OipHandler:
                 return _start_task(request, respond, partial(self._respond, route, request))
             header_length = headers.get(HEADER_LENGTH)
             inference = self._known_requests.read(self._find_spec(route), route.version, request.body, header_length)
-            if self._gateway.core.tracer is not None:
-                inference = _with_trace(request, inference)
+            predict = complete_predict(inference.predict, request, self._gateway.core.tracer is not None)
             client = self._client_of(request)
             pending = PendingInference(request, inference, respond, client)
             on_answer = partial(self._on_answer, pending)
-            key = self._gateway.send(inference.predict, inference.buffers, on_answer, client, request.waited_ns)
+            key = self._gateway.send(predict, inference.buffers, on_answer, client)
             pending.cancel = partial(self._gateway.cancel, key)
             return pending.cancel_operation
         except Exception as error:
@@ -237,10 +237,8 @@ class OipHandler:
             header_length = request.headers.get(HEADER_LENGTH)
             steps = read_in_steps(spec, route.version, body, header_length, self._settings.json_limit_bytes)
             inference = await run_in_turns(steps, held)
-            if self._gateway.core.tracer is not None:
-                inference = _with_trace(request, inference)
-            client, waited_ns = self._client_of(request), request.waited_ns
-            answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client, waited_ns)
+            predict = complete_predict(inference.predict, request, self._gateway.core.tracer is not None)
+            answer, buffers = await self._gateway.predict(predict, inference.buffers, self._client_of(request))
             return await self._write_answer(request, inference, answer, buffers, held)
         response = await self._serve(route, request, held)
         if route.operation.has_binary and _is_compressed(request, response):
@@ -280,10 +278,7 @@ class OipHandler:
         """Return the only item of a model, or its items as events."""
         spec, limit = self._find_spec(route), self._settings.json_limit_bytes
         predict, buffers = await run_in_turns(read_generate(spec, route.version, body, limit), held)
-        if request.waited_ns:
-            predict = msgspec.structs.replace(predict, waited_ns=request.waited_ns)
-        if self._gateway.core.tracer is not None and (header := request.headers.get(b"traceparent")):
-            predict = msgspec.structs.replace(predict, traceparent=header.decode("latin-1"))
+        predict = complete_predict(predict, request, self._gateway.core.tracer is not None)
         respond = generate if route.operation.name == "generate" else generate_stream
         return await respond(self._gateway, predict, buffers, self._client_of(request))
 
@@ -307,13 +302,6 @@ class OipHandler:
 
     def _find_spec(self, route: HttpRoute) -> ModelSpec:
         return self._gateway.find_spec(route.model, route.version)
-
-
-def _with_trace(request: HttpRequest, inference: InferenceRequest) -> InferenceRequest:
-    if (header := request.headers.get(b"traceparent")) is None:
-        return inference
-    predict = msgspec.structs.replace(inference.predict, traceparent=header.decode("latin-1"))
-    return msgspec.structs.replace(inference, predict=predict)
 
 
 def _is_long(request: HttpRequest) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
+    from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.oip.json_encoding import OutputJson
 
 NO_PARAMETERS: Mapping[str, Any] = {}
@@ -54,6 +55,15 @@ def make_predict(
     return Predict(
         0, model, version, read_budget_ns(parameters), tensors, outputs, application, context, content_hash, name=name
     )
+
+
+def complete_predict(predict: Predict, request: HttpRequest, is_traced: bool) -> Predict:
+    """Return the Predict with what its HTTP request says beside the body: how long it was held, and its trace."""
+    if request.waited_ns:
+        predict = msgspec.structs.replace(predict, waited_ns=request.waited_ns)
+    if is_traced and (header := request.headers.get(b"traceparent")):
+        predict = msgspec.structs.replace(predict, traceparent=header.decode("latin-1"))
+    return predict
 
 
 def stream_predict(predict: Predict, parameters: Mapping[str, Any]) -> Predict:
