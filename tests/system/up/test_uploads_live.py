@@ -92,7 +92,7 @@ def test_uploaded_models_answer(up: Up, protocol: str) -> None:
     client.load(name, config=CONFIG.replace("onnxruntime", "python"), files={"file:1/model.py": PROGRAM})
     assert client.infer(name) == 101
     # the frontend says so, or the controller, until the frontend knows
-    with pytest.raises(InferenceServerException, match="version '3'|/3': not served any more"):
+    with pytest.raises(InferenceServerException, match=r"version '3'|/3': not served any more"):
         client.infer(name, "3")
 
 
