@@ -95,7 +95,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
     "ahead: more batches": (Change(message_latency, "MORE_IN_FLIGHT", 1),),
     "ahead: overruns": (Change(message_latency, "OVERRUN_LIMIT_NS", 0),),
-    "admission": (Change(admission, "_least_lateness_ns", returns(0)),),
+    "admission": (Change(admission, "_least_lateness_ns", returns((0, 0, 0))),),
     "admission: reserve": (Change(admission, "RESERVED_PART", 0.0),),
     "return: margin": (Change(message_latency, "MARGIN_PART", 1 << 60),),
     "best effort: limit": (Change(admission.ShortestWait, "at", returns(NEVER_NS)),),
