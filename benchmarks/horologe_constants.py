@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from horologe_controller.core import runtime_distributions, traffic
 from horologe_controller.core.cluster import message_latency
 from horologe_controller.core.scheduling import admission, batch_value, device_price
-from horologe_controller.core.scheduling.loading import demand, eviction
+from horologe_controller.core.scheduling.loading import eviction
 from horologe_controller.schedulers import horologe
 from horologe_controller.schedulers.horologe_parameters import HorologeParameters
 from horologe_experiments.tournament.match import play
@@ -42,7 +42,6 @@ CONSTANTS: dict[str, tuple[ModuleType, ...]] = {
     **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), (device_price,)),
     "HOPELESS_QUANTILE": (runtime_distributions, batch_value),
     "RESERVED_PART": (admission,),
-    "CAPACITY_PART": (demand,),
 }
 """Constant -> the modules that read it."""
 PARAMETERS = ("advance",)

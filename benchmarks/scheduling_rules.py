@@ -25,7 +25,7 @@ from horologe_controller.core import traffic
 from horologe_controller.core.cluster import estimates, message_latency
 from horologe_controller.core.scheduling import admission, batch_value, queues
 from horologe_controller.core.scheduling.device_price import DevicePrice
-from horologe_controller.core.scheduling.loading import demand, eviction
+from horologe_controller.core.scheduling.loading import eviction
 from horologe_controller.core.scheduling.strategy import Rank
 from horologe_controller.schedulers import horologe
 from horologe_experiments.tournament.match import play
@@ -99,7 +99,6 @@ RULES: dict[str, tuple[Change, ...]] = {
     "admission: reserve": (Change(admission, "RESERVED_PART", 0.0),),
     "return: margin": (Change(message_latency, "MARGIN_PART", 1 << 60),),
     "best effort: limit": (Change(admission.ShortestWait, "at", returns(NEVER_NS)),),
-    "loads: capacity": (Change(demand, "CAPACITY_PART", 1.0),),
     "loads: only copies": (Change(eviction.Eviction, "keeps", returns(False)),),
     "loads: value of only copies": (Change(eviction.Eviction, "_costs_more", returns(False)),),
     "pace of a share": (Change(estimates.Estimate, "_profiled", as_profiled),),

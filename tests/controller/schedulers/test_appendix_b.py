@@ -14,7 +14,7 @@ from horologe_common.clock import ms
 from horologe_common.core import indexed_heap
 from horologe_common.models import PAGE_BYTES
 from horologe_controller.core.actions import Actions
-from horologe_controller.core.scheduling.loading.demand import CAPACITY_PART, Demand
+from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.core.scheduling.ranking import Ranking
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
@@ -96,10 +96,9 @@ class ScannedDemand(Demand):
         demand = self._models[model]
         assert demand_ns == demand.total_ns
         assert not shares or sum(part_ns for _, part_ns in demand.parts) == demand_ns
-        capacity_ns = round(CAPACITY_PART * demand.budget_ns)
         everything = [part for other in self._models.values() for part in other.parts]
         served_ns = sum(
-            part_ns * capacity_ns // max(1, sum(other_ns for other, other_ns in everything if other is load))
+            part_ns * demand.budget_ns // max(1, sum(other_ns for other, other_ns in everything if other is load))
             for load, part_ns in demand.parts
         )
         assert demand.priority_ns == demand_ns - served_ns

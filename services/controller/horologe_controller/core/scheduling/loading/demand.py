@@ -1,8 +1,9 @@
 """Demand for models: queued work, its allocation to shares, and which model needs a LOAD most (Clockwork appendix B).
 
 Demand d_m of a model, allocations a_m,g to shares with sum over g = d_m, load l_g = sum over m of a_m,g, and load
-priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As in the paper, the allocations and the priority of a model
-are updated when something happens to that model, not whenever a load changes.
+priority p_m = d_m - sum over g of a_m,g * capacity / l_g, with the budget of the model's requests as capacity.
+As in the paper, the allocations and the priority of a model are updated when something happens to that model, not
+whenever a load changes.
 
 Among models with a positive priority, a LOAD goes to the one with the earliest deadline, not to the highest p_m as in
 the appendix: a model with one short request waited until its deadline while others with longer requests kept coming.
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import RequestQueues
     from horologe_controller.core.traffic import Traffic
-
-CAPACITY_PART = 0.75
-"""Capacity of a share that matches its profiles, as a part of its requests' budget. Requests with 100 ms count for 88
-ms at most (until a LOAD comes too late). With all of the budget, no model would get a second share before the first is
-far behind. With half of it, LOADs that help no request crowd out others."""
 
 
 class ShareLoad:
@@ -231,7 +227,7 @@ class Demand:
         demand.parts = _divide(priority_ns, [self._loads.of[share] for share in shares]) if shares else []
         if demand.parts:
             lost = 0.0 if self._traffic is None else self._traffic.excess_losses(now_ns, model)
-            capacity_ns = round(CAPACITY_PART * demand.budget_ns / (1.0 + lost))
+            capacity_ns = round(demand.budget_ns / (1.0 + lost))
             for load, part_ns in demand.parts:
                 load.total_ns += part_ns
                 share_ns = capacity_ns if load.slowness == 1.0 else round(capacity_ns / load.slowness)
