@@ -183,7 +183,9 @@ class OipHandler:
                 return _start_task(request, respond, partial(self._respond, route, request))
             header_length = headers.get(HEADER_LENGTH)
             inference = self._known_requests.read(self._find_spec(route), route.version, request.body, header_length)
-            predict = complete_predict(inference.predict, request, self._gateway.core.tracer is not None)
+            predict, is_traced = inference.predict, self._gateway.core.tracer is not None
+            if is_traced or request.waited_ns:
+                predict = complete_predict(predict, request, is_traced)
             client = self._client_of(request)
             pending = PendingInference(request, inference, respond, client)
             on_answer = partial(self._on_answer, pending)
