@@ -131,11 +131,7 @@ class FakeGateway(Gateway):
         self.watches: list[Watch] = []
 
     def send(
-        self,
-        message: Any,
-        buffers: Sequence[Buffer],
-        on_reply: Callable[[Any, Sequence[Buffer]], None],
-        client: str,
+        self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None], client: str
     ) -> int:
         self._check(message)
         task = asyncio.ensure_future(self.predict(message, buffers, client))

@@ -33,6 +33,7 @@ def test_the_constants_to_be_varied_exist() -> None:
 def test_the_rules_can_be_taken_away() -> None:
     script = load_script("benchmarks/scheduling_rules.py", "scheduling_rules")
     changes = [change for rule in script.RULES.values() for change in rule]
+    assert changes
     assert not [change.name for change in changes if not hasattr(change.owner, change.name)]
     for workload in ("11", "25"):  # overloaded: best effort; little memory; static and dynamic models in both
         played = script.play_workload(workload, 100, list(script.RULES))

@@ -40,6 +40,11 @@ class Gateway:
         self.callbacks: dict[int, OnReply] = {}
         """Callbacks of the calls in flight, by id."""
 
+    @property
+    def is_traced(self) -> bool:
+        """Return whether requests with a `traceparent` belong to its trace."""
+        return self.core.tracer is not None
+
     def open(self) -> None:
         """Register this address, so that the core's replies are delivered."""
         self._reactor.attach(self._address, self.deliver)

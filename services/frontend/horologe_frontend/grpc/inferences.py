@@ -42,7 +42,7 @@ class Inferences:
         `held` counts the bytes of the request. Raise `HorologeError` or `Unsupported`.
         """
         spec, inference = self._read_known(call, content) or await self._read_new(call, held, content)
-        if self._gateway.core.tracer is not None and (header := find_metadata(call.rpc, "traceparent")):
+        if self._gateway.is_traced and (header := find_metadata(call.rpc, "traceparent")):
             predict = msgspec.structs.replace(inference.predict, traceparent=header.decode("latin-1"))
             inference = msgspec.structs.replace(inference, predict=predict)
         remaining_ns = call.remaining_ns()

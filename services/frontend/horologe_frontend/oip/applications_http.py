@@ -101,7 +101,7 @@ class ApplicationsHandler:
         header_length = request.headers.get(HEADER_LENGTH)
         steps = read_in_steps(spec, "", body, header_length, self._settings.json_limit_bytes)
         inference = await run_in_turns(steps, held)
-        predict = complete_predict(inference.predict, request, self._gateway.core.tracer is not None)
+        predict = complete_predict(inference.predict, request, self._gateway.is_traced)
         answer, buffers = await self._gateway.predict(predict, inference.buffers, self._client_of(request))
         return await run_in_turns(_write_prediction(application, inference.form, answer, buffers), held)
 

@@ -117,7 +117,7 @@ class OipHandler:
         headers, path = request.headers, request.path
         if b"content-encoding" in headers or len(path) > CACHED_PATH:
             return None
-        if b"traceparent" in headers and self._gateway.core.tracer is not None:
+        if b"traceparent" in headers and self._gateway.is_traced:
             return None
         try:
             route = cached_route(request.method, path)
@@ -183,7 +183,7 @@ class OipHandler:
                 return _start_task(request, respond, partial(self._respond, route, request))
             header_length = headers.get(HEADER_LENGTH)
             inference = self._known_requests.read(self._find_spec(route), route.version, request.body, header_length)
-            predict, is_traced = inference.predict, self._gateway.core.tracer is not None
+            predict, is_traced = inference.predict, self._gateway.is_traced
             if is_traced or request.waited_ns:
                 predict = complete_predict(predict, request, is_traced)
             client = self._client_of(request)
@@ -239,7 +239,7 @@ class OipHandler:
             header_length = request.headers.get(HEADER_LENGTH)
             steps = read_in_steps(spec, route.version, body, header_length, self._settings.json_limit_bytes)
             inference = await run_in_turns(steps, held)
-            predict = complete_predict(inference.predict, request, self._gateway.core.tracer is not None)
+            predict = complete_predict(inference.predict, request, self._gateway.is_traced)
             answer, buffers = await self._gateway.predict(predict, inference.buffers, self._client_of(request))
             return await self._write_answer(request, inference, answer, buffers, held)
         response = await self._serve(route, request, held)
@@ -280,7 +280,7 @@ class OipHandler:
         """Return the only item of a model, or its items as events."""
         spec, limit = self._find_spec(route), self._settings.json_limit_bytes
         predict, buffers = await run_in_turns(read_generate(spec, route.version, body, limit), held)
-        predict = complete_predict(predict, request, self._gateway.core.tracer is not None)
+        predict = complete_predict(predict, request, self._gateway.is_traced)
         respond = generate if route.operation.name == "generate" else generate_stream
         return await respond(self._gateway, predict, buffers, self._client_of(request))
 
