@@ -23,7 +23,7 @@ from unittest.mock import patch
 from horologe_common.clock import NEVER_NS
 from horologe_controller.core import traffic
 from horologe_controller.core.cluster import estimates, message_latency
-from horologe_controller.core.scheduling import admission, batch_value, queues
+from horologe_controller.core.scheduling import admission, batch_value, planner, queues
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.loading import eviction
 from horologe_controller.core.scheduling.strategy import Rank
@@ -35,6 +35,7 @@ from horologe_experiments.tournament.workload import build_workload
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horologe_controller.core.cluster.message_latency import LookAhead
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.batch_value import QueuedRequests
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -67,6 +68,10 @@ def any_size(_policy: object, _now_ns: int, _share: Share, queue: ModelQueue) ->
     return queue.spec.max_batch
 
 
+def no_overruns(*turn: Any) -> LookAhead:
+    return message_latency.look_ahead(*turn)._replace(overrun_ns=0)
+
+
 def as_profiled(estimate: estimates.Estimate, _now_ns: int, size: int) -> int:
     return estimates.profiled_ns(estimate.seed_ns, size)
 
@@ -94,7 +99,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "dynamic: what may be in time": (Change(batch_value, "_latest", returns([])),),
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
     "ahead: more batches": (Change(message_latency, "MORE_IN_FLIGHT", 1),),
-    "ahead: overruns": (Change(message_latency, "OVERRUN_LIMIT_NS", 0),),
+    "ahead: overruns": (Change(planner, "look_ahead", no_overruns),),
     "admission": (Change(admission, "_least_lateness_ns", returns((0, 0, 0))),),
     "admission: reserve": (Change(admission, "RESERVED_PART", 0.0),),
     "return: margin": (Change(message_latency, "MARGIN_PART", 1 << 60),),

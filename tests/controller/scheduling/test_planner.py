@@ -190,7 +190,7 @@ def test_short_batches_of_many_models_are_in_flight_until_a_result_can_return() 
     assert len(desk.plan(NOW)[0]) == len(names)
 
 
-def test_a_batch_that_may_still_grow_starts_one_return_latency_before_the_device_is_idle() -> None:
+def test_a_further_batch_starts_one_return_latency_before_the_device_is_idle() -> None:
     """The Result of the batch before it comes too late: the device would be idle for the return latency."""
     names = [f"m{number}" for number in range(3)]
     desk = Desk("horologe", [tuple(names)], tuple(names))

@@ -36,8 +36,6 @@ COUNTED = 20
 SMOOTHING_GAPS, SMOOTHING_BATCHES = 4, 64
 """Samples over which inter-arrival times and durations of batches are smoothed. Clients of a closed loop whose requests
 were in one batch send the next ones at once: the mean of few inter-arrival times shows that."""
-FIRST_GAP_NS = s(1)
-"""Assumed time before the first request of a model."""
 MOST_MODELS, FORGOTTEN_NS = 256, s(60)
 """Models that are kept without a look at their age, and the time without requests after which one is forgotten."""
 
@@ -67,8 +65,8 @@ class ModelTraffic:
     __slots__ = ("arrived", "asked", "budget_ns", "gap_ns", "guaranteed", "last_ns", "lost", "served", "work_ns")
 
     def __init__(self, last_ns: int) -> None:
-        self.gap_ns, self.last_ns = float(FIRST_GAP_NS), last_ns
-        """Mean inter-arrival time, last arrival."""
+        self.gap_ns, self.last_ns = 0.0, last_ns
+        """Mean inter-arrival time, last arrival. The first requests count as if they had come at once."""
         self.arrived, self.served = 0.0, 0.0
         """Requests with deadlines that arrived, and that batches were formed of, decayed with each arrival."""
         self.guaranteed = 0.0
@@ -147,7 +145,7 @@ class Traffic:
         if len(self._models) >= self._most_models:
             self._models = {name: kept for name, kept in self._models.items() if kept.last_ns > now_ns - FORGOTTEN_NS}
             self._most_models = max(MOST_MODELS, 2 * len(self._models))
-        traffic = self._models[model] = ModelTraffic(now_ns - FIRST_GAP_NS)
+        traffic = self._models[model] = ModelTraffic(now_ns)
         return traffic
 
     def record_batch(self, start_ns: int, share: Share, strategy: Strategy) -> None:

@@ -20,14 +20,12 @@ enough time."""
 MARGIN_PART = 8
 """At most 1/8 of the time that a request could wait is margin. With all of it, requests with short budgets are refused
 that would be in time: 0.004 of all requests in 120 workloads."""
-MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
-"""Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
-return latency, full ones, which cannot grow, for three (experiments/results/schedulers.md)."""
+MORE_IN_FLIGHT = 64
+"""Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`
+(experiments/results/schedulers.md)."""
 DECISION_LEAD_NS = us(500)
 """Time before a share runs dry at which it gets a just-in-time, shrunken or best-effort batch: a better one may come
 until then. This covers the latency of messages there and back. Goodput was the same with 300 us and with 500 us."""
-OVERRUN_LIMIT_NS = us(500)
-"""Most that a batch leaves for EXECs ahead of it to end later than predicted."""
 
 
 class MessageLatency:
@@ -89,9 +87,7 @@ class LookAhead(NamedTuple):
     until_ns: int
     """A share with work until then gets no more."""
     more_until_ns: int
-    """The same with `controller.in_flight` batches pending."""
-    return_until_ns: int
-    """The same with `controller.in_flight` batches pending, for a batch that may still grow."""
+    """The same with `controller.in_flight` batches pending: before their Results come, the share would run dry."""
     lead_until_ns: int
     """The same for a batch that waits until the share runs dry (`Rank.when_dry`)."""
     earliest_ns: int
@@ -104,18 +100,16 @@ def look_ahead(now_ns: int, latency: MessageLatency, settings: ControllerSetting
     """Return the look-ahead of this turn: `controller.lookahead_ns`, longer if messages take longer there and back."""
     trip_ns = latency.round_trip_ns
     lead_ns = max(DECISION_LEAD_NS, trip_ns)
-    longest_ns = ahead_ns = max(settings.lookahead_ns, trip_ns) - 1
+    longest_ns = max(settings.lookahead_ns, trip_ns)
+    ahead_ns = longest_ns - 1
     if just_in_time:
         ahead_ns = min(ahead_ns, lead_ns)
     is_far = trip_ns > settings.lookahead_ns
-    return_ns = latency.returns.high_quantile(now_ns) or 0
-    overrun_ns = min(latency.overruns.high_quantile(now_ns) or 0, OVERRUN_LIMIT_NS)
     return LookAhead(
         settings.in_flight * (MORE_IN_FLIGHT if just_in_time or is_far else 1),
         now_ns + ahead_ns,
-        now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)),
-        now_ns + return_ns,
+        now_ns + min(longest_ns, latency.returns.high_quantile(now_ns) or 0),
         now_ns + lead_ns,
         now_ns + latency.dispatch_ns,
-        overrun_ns,
+        latency.overruns.high_quantile(now_ns) or 0,
     )

@@ -235,7 +235,6 @@ class Planner:
     def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, ahead: LookAhead, plan: Decisions) -> None:
         """Give batches to one share until it has work for the look-ahead."""
         self._idle.pop(share, None)
-        settings = self.settings
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns):
             return
         self._wants_work.remove(share)
@@ -244,11 +243,12 @@ class Planner:
             return
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
         while in_flight < ahead.in_flight:
-            if in_flight >= settings.in_flight:
-                if free_ns > ahead.more_until_ns:
-                    return  # a Result comes before the share wants work
-            elif free_ns > ahead.until_ns:
-                self._wants_work.push(share, free_ns - (ahead.until_ns - now_ns))
+            has_more = in_flight >= self.settings.in_flight
+            until_ns = ahead.more_until_ns if has_more else ahead.until_ns
+            if free_ns > until_ns:
+                if has_more:
+                    self._idle[share] = True  # each request may find that a Result is late
+                self._wants_work.push(share, free_ns - (until_ns - now_ns))
                 return
             start_ns = max(free_ns, ahead.earliest_ns)
             strategy = self._best_strategy(now_ns, start_ns, share, ahead.overrun_ns if in_flight else 0)
@@ -257,12 +257,6 @@ class Planner:
                 strategy = None
             if strategy is None:
                 self._idle[share] = True
-                return
-            is_full = strategy.size == strategy.queue.spec.max_batch
-            until_ns = ahead.more_until_ns if is_full else ahead.return_until_ns
-            if in_flight >= settings.in_flight and free_ns > until_ns:
-                self._idle[share] = True  # until the batch has grown, a Result comes, or the share will run dry
-                self._wants_work.push(share, free_ns - (until_ns - now_ns))
                 return
             plan.start.append(self._pop_batch(now_ns, start_ns, share, cluster, strategy, plan.refuse))
             free_ns = start_ns + strategy.expected_ns
