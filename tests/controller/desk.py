@@ -31,7 +31,7 @@ class SchedulerDesk:
 
     def __init__(self, scheduler: Planner, specs: Iterable[ModelSpec], pages: int = 64) -> None:
         self.scheduler = scheduler
-        self.cluster = Cluster(10)
+        self.cluster = Cluster()
         self.cluster.specs = {spec.key: spec for spec in specs}
         self.pages = pages
         self.requests = 0

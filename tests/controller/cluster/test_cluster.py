@@ -144,7 +144,7 @@ def test_a_share_that_could_not_load_a_model_is_not_asked_for_its_queue() -> Non
 
 
 def test_the_profile_of_a_worker_that_is_gone_is_not_what_is_promised() -> None:
-    cluster = Cluster(10)
+    cluster = Cluster()
     for address, exec_ms in ((WORKER, 2), (OTHER, 9)):
         cluster.workers[address] = worker = WorkerMirror(address, same_host=True)
         cluster.register_worker(worker, Register((Share(0, "cpu", 10),), (a_report(exec_ms=exec_ms),)))
@@ -156,7 +156,7 @@ def test_the_profile_of_a_worker_that_is_gone_is_not_what_is_promised() -> None:
 
 
 def test_a_trial_is_not_spent_on_a_worker_that_takes_nothing_more() -> None:
-    cluster = Cluster(10)
+    cluster = Cluster()
     cluster.workers[WORKER] = worker = WorkerMirror(WORKER, same_host=True)
     cluster.register_worker(worker, Register((Share(0, "cpu", 10, ("sum/1",)),), (a_report(exec_ms=40),)))
     assert cluster.best_exec_ns(0, "sum/1", 1, ms(20)) == ms(40), "from now on it is doubted"

@@ -196,7 +196,7 @@ NOW_NS = s(10)
 @pytest.fixture
 def ahead() -> LookAhead:
     """Most Results take 1 ms to arrive."""
-    latency = MessageLatency(return_window=10)
+    latency = MessageLatency()
     share = Share("w", wire.Share(0, "d", 10), 0, ModelResidency(ClusterChanges()), latency)
     for waited_ns in (*[ms(1) // 2] * 2, *[ms(1)] * 8):
         action = Action(1, share, "m", 1, [], 0, NOW_NS, 0)

@@ -35,7 +35,7 @@ deadlines = st.lists(st.integers(1, 120), min_size=1, max_size=20)
 def test_a_rank_only_grows_with_the_start(name: str, times: list[int], deadlines: list[int], starts: list[int]) -> None:
     spec = a_spec(batch_sizes=SIZES)
     profile = Profile({size: ms(time) for size, time in zip(SIZES, sorted(times), strict=True)}, ms(5))
-    cluster = Cluster(10)
+    cluster = Cluster()
     worker = cluster.workers["w"] = WorkerMirror("w", True)
     cluster.register_worker(worker, Register((Told(0, "d", 64, (spec.key,)),), (ModelReport(spec, profile),)))
     (share,) = cluster.shares()

@@ -20,10 +20,10 @@ MEMORY_NS = ms(400)
 """Time after which a request or a batch counts 1/e. With less, sums of few requests and long batches are noise; with
 more, decisions follow an overload late."""
 SERVED_MEMORY = 1 - 1 / 256
-"""Decay of the parts that are served with each request."""
-FAIR_PART, FAIR_POWER = 0.8, 3
-"""A model of which less than 0.8 of the mean part is served counts more, by the cube of what is missing: at half of the
-mean part 4 times. Higher values cost more of all requests (experiments/results/schedulers.md)."""
+"""Decay of the parts that are served, and of the mean duration of batches, with each request or batch."""
+FAIR_POWER = 2
+"""A model of which less than the mean part is served counts more, by the square of what is missing: at half of the mean
+part 4 times. A higher power costs more of all requests (experiments/results/schedulers.md)."""
 LEAST_BUDGET = 2
 """Budget, in times of a request alone, from which on fairness counts a request: those with less are mostly lost
 whatever they count, and would cost the others their time."""
@@ -33,8 +33,8 @@ GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
 COUNTED = 20
 """Recent requests from which on the served part of a model says something."""
-SMOOTHING_GAPS, SMOOTHING_BATCHES = 4, 64
-"""Samples over which inter-arrival times and durations of batches are smoothed. Clients of a closed loop whose requests
+SMOOTHING_GAPS = 4
+"""Samples over which inter-arrival times are smoothed. Clients of a closed loop whose requests
 were in one batch send the next ones at once: the mean of few inter-arrival times shows that."""
 MOST_MODELS, FORGOTTEN_NS = 256, s(60)
 """Models that are kept without a look at their age, and the time without requests after which one is forgotten."""
@@ -157,7 +157,7 @@ class Traffic:
         traffic.served += len(places)
         traffic.guaranteed -= len(places)
         self.served = 1.0 - (1.0 - self.served) * SERVED_MEMORY ** len(places)
-        self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
+        self.batch_ns += (expected_ns - self.batch_ns) * (1 - SERVED_MEMORY)
         if (work_ns := self._work_ns.get(share)) is None:
             work_ns = self._work_ns[share] = DecayingSum()
         work_ns.add(start_ns, expected_ns)
@@ -179,14 +179,14 @@ class Traffic:
     def weight(self, spec: ModelSpec) -> float:
         """Return what a request of a model counts for fairness: more than 1 if too few of its requests are served.
 
-        Too few are less than `FAIR_PART` of the mean part. The largest number of served requests of which each model
+        Too few are less than the mean part. The largest number of served requests of which each model
         gets such a part is found with a multiplier for each model that gets less (Lagrange). Here it is a power of what
         is missing. While a model gets less than its guaranteed rate, its requests count more than any others.
         """
         traffic = self.of_model(spec.key)
         if traffic.guaranteed >= 1.0:
             return GUARANTEED_WEIGHT
-        missing = FAIR_PART * self.served * (traffic.arrived + 1) / (traffic.served + 1)
+        missing = self.served * (traffic.arrived + 1) / (traffic.served + 1)
         return missing**FAIR_POWER if missing > 1.0 else 1.0
 
     def served_parts(self) -> dict[str, float]:

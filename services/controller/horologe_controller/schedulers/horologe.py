@@ -15,7 +15,7 @@ from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_value import queued_requests
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
-from horologe_controller.core.traffic import LEAST_BUDGET, Traffic
+from horologe_controller.core.traffic import LEAST_BUDGET, SERVED_MEMORY, Traffic
 from horologe_controller.schedulers.horologe_parameters import HorologeParameters
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.settings import ControllerSettings
 
-MOST_LOST, NONE_LOST = 8.0, 1.05
-"""Most that 1 over the square of the part that is served may be: if 0.65 of all requests are lost, or more. Below
-`NONE_LOST` (0.024 lost) it counts as 1."""
-
 
 class Advance:
     """Time by which a batch goes earlier for what it serves, as a number of mean batches (parameter `advance`).
@@ -43,26 +39,25 @@ class Advance:
     def __init__(self, batches: float, batch_ns: float) -> None:
         self._batches = batches
         self._batch_ns = batch_ns
-        self._losses = 1.0
-        """1 over the square of the part of the recent requests that is served, when last updated."""
+        self._losses = 0.0
+        """1 over the square of the part of the recent requests that is served, less 1, when last updated."""
         self.version = 1
         """Changes with what `ns` returns."""
 
     def ns(self, rate: float, alone_ns: float) -> int:
         """Return the time for a batch that serves `rate` requests per ns. One request of the model takes `alone_ns`."""
-        cost = (self._losses - 1.0) * math.log(max(1.0, alone_ns)) if self._losses > 1.0 else 0.0
+        cost = self._losses * math.log(max(1.0, alone_ns)) if self._losses else 0.0
         return int(self._batches * self._batch_ns * (math.log(rate) - cost))
 
     def update(self, batch_ns: float, served: float) -> bool:
         """Adopt the mean duration of batches and the part of all requests that is served. Return whether `ns` changes.
 
-        `ns` follows a change by a factor of two, and the end of losses: all ranks change with it.
+        `ns` follows a change by a factor of two: all ranks change with it.
         """
-        losses = min(MOST_LOST, served**-2)
-        losses = losses if losses > NONE_LOST else 1.0
+        losses = max(served, 1 - SERVED_MEMORY) ** -2 - 1.0
         if is_off := not self._batch_ns / 2 < batch_ns < self._batch_ns * 2:
             self._batch_ns = batch_ns
-        if not self._losses / 2 < losses < self._losses * 2 or losses == 1.0 < self._losses:
+        if losses != self._losses and not self._losses / 2 < losses < self._losses * 2:
             self._losses, is_off = losses, True
         self.version += is_off
         return is_off

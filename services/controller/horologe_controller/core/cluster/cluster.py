@@ -10,7 +10,7 @@ from horologe_common.clock import NEVER_NS, ms
 from horologe_controller.core.cluster.capable_shares import CapableShares, runnable_profile
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
-from horologe_controller.core.cluster.message_latency import RETURN_WINDOW, MessageLatency
+from horologe_controller.core.cluster.message_latency import MessageLatency
 from horologe_controller.core.cluster.pings import ClockOffset, Stalls
 from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
@@ -82,7 +82,7 @@ class WorkerMirror:
 class Cluster:
     """Mirror of all workers, by address. Every change is recorded in `changes`."""
 
-    def __init__(self, return_window: int = RETURN_WINDOW) -> None:
+    def __init__(self) -> None:
         self.workers: dict[str, WorkerMirror] = {}
         self.lost_workers = 0
         """Workers that disconnected without draining, less those that have connected since."""
@@ -94,7 +94,7 @@ class Cluster:
         self.devices = Devices()
         self.changes = ClusterChanges()
         self.residency = ModelResidency(self.changes)
-        self.latency = MessageLatency(return_window)
+        self.latency = MessageLatency()
         self._cached_exec: dict[str, dict[int, tuple[int, int, int]]] = {}
         self.capable_shares = CapableShares(self.planned, self.changes, self._cached_exec)
         self.capable = self.capable_shares.of_model

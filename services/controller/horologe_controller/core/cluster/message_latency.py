@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.settings import ControllerSettings
 
-RETURN_WINDOW = 200
-"""Results over which the return latency is measured."""
+RESULTS = 200
+"""Results over which the return latency is measured, and by how much EXECs take too long."""
 RETURN_PART = 4
 """At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
 enough time."""
@@ -35,12 +35,12 @@ class MessageLatency:
     links, EXECs have ended whose Results are still on their way, and an idle device waits for what was sent.
     """
 
-    def __init__(self, return_window: int = 1) -> None:
-        self.returns = RollingQuantile(window=return_window, age_ns=s(5), quantile=0.9)
+    def __init__(self) -> None:
+        self.returns = RollingQuantile(window=RESULTS, age_ns=s(5), quantile=0.9)
         """Time from the end of an EXEC until its Result arrives here."""
         self.overruns = RollingQuantile(window=100, age_ns=s(5), quantile=0.9)
         """Time by which EXECs end later than predicted when they were planned."""
-        self._excess = RollingQuantile(window=RETURN_WINDOW, age_ns=s(10), quantile=0.99)
+        self._excess = RollingQuantile(window=RESULTS, age_ns=s(10), quantile=0.99)
         """Time by which EXECs of static models take longer than predicted. The high quantile is the third largest of
         200: two stalls do not count."""
         self._dispatches = RollingQuantile(window=100, age_ns=s(5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, ms
+from horologe_common.clock import NEVER_NS
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.loading.eviction import Eviction
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
 
-KEPT_PAUSE_NS = ms(10)
-"""Pause after a share has kept its models: to look at 200 models takes 30 us. A longer pause lets requests be lost
-meanwhile (experiments/results/schedulers.md)."""
-DRAIN_NS = ms(5)
-"""Time for the last Result beyond its predicted arrival, before a draining share gets batches again."""
-
 
 class LoadPlanner:
     """Demand of the queued requests, and LOADs for it. Costs nothing while every share holds all it can run.
@@ -45,7 +39,8 @@ class LoadPlanner:
         self._preloads = settings.preload
         self._wait_ns = 3 * settings.lookahead_ns
         """Time for which a LOAD waits behind others, and then its EXEC. In `fig6`, 3 times the look-ahead serves 4%
-        more than 2 times, and 4 times the same."""
+        more than 2 times, and 4 times the same. Also the pause after a share has kept its models, as it takes 30 us to
+        look at 200 of them, and the time for the last Result of a share that drains."""
         self._traffic = traffic
         self._lanes = LoadLanes(settings.lookahead_ns)
         self.preloadable: dict[Share, deque[str] | None] = {}
@@ -183,7 +178,7 @@ class LoadPlanner:
                 drainable = None if victims is None else (share, model)
             self._full[share] = pages
             if eviction is not None and eviction.has_kept:
-                self._refill_ns = min(self._refill_ns, now_ns + KEPT_PAUSE_NS)
+                self._refill_ns = min(self._refill_ns, now_ns + self._wait_ns)
         if drainable is not None:
             self._drain(now_ns, *drainable, cluster)
 
@@ -206,7 +201,7 @@ class LoadPlanner:
         latest_ns = self.demand.first_deadline_ns(model) - exec_ns - load_ns - self._wait_ns
         has_time = self._traffic.of_model(model).budget_ns >= LEAST_BUDGET * exec_ns
         if has_time and end_ns + self._traffic.batch_ns >= latest_ns:
-            self.draining[share] = model, end_ns + cluster.latency.round_trip_ns + DRAIN_NS
+            self.draining[share] = model, end_ns + cluster.latency.round_trip_ns + self._wait_ns
 
     def _update_full(self, now_ns: int) -> None:
         """Forget which shares had no room, where that may have changed."""
