@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 CONSTANTS: dict[str, tuple[ModuleType, ...]] = {
-    **dict.fromkeys(("LEAST_BUDGET", "MOST_LOST"), (horologe,)),
-    **dict.fromkeys(("SMOOTHING_BATCHES", "FAIR_PART", "FAIR_POWER"), (traffic,)),
+    "LEAST_BUDGET": (horologe,),
+    **dict.fromkeys(("SMOOTHING_GAPS", "FAIR_POWER"), (traffic,)),
     "MEMORY_NS": (traffic, eviction),
     "MARGIN_PART": (message_latency,),
     **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), (batch_value,)),

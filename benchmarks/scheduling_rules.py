@@ -64,6 +64,10 @@ def decline_as_if_busy(
     return DECLINE(price, start_ns, share, strategy, weight, 1.0, batch_ns)
 
 
+def update_without_losses(advance: horologe.Advance, batch_ns: float, _served: float) -> bool:
+    return UPDATE(advance, batch_ns, 1.0)
+
+
 def any_size(_policy: object, _now_ns: int, _share: Share, queue: ModelQueue) -> int:
     return queue.spec.max_batch
 
@@ -84,12 +88,12 @@ def no_urgency(_begin_ns: int, queued: QueuedRequests, _batches: object) -> dict
     return dict.fromkeys(queued.kinds, 1.0)
 
 
-DECLINE = DevicePrice.decline
+DECLINE, UPDATE = DevicePrice.decline, horologe.Advance.update
 RULES: dict[str, tuple[Change, ...]] = {
     "fairness": (Change(traffic.Traffic, "weight", returns(1.0)),),
     "fairness: short budgets": (Change(horologe, "LEAST_BUDGET", 0),),
     "order: value": (Change(horologe.Advance, "ns", returns(0)),),
-    "order: losses": (Change(horologe, "MOST_LOST", 1.0),),
+    "order: losses": (Change(horologe.Advance, "update", update_without_losses),),
     "order: shrunken batches": (Change(horologe, "Rank", never_shrunken),),
     "price": (Change(DevicePrice, "decline", returns(0)),),
     "price: utilisation": (Change(DevicePrice, "decline", decline_as_if_busy),),

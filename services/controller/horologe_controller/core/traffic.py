@@ -21,9 +21,9 @@ MEMORY_NS = ms(400)
 more, decisions follow an overload late."""
 SERVED_MEMORY = 1 - 1 / 256
 """Decay of the parts that are served, and of the mean duration of batches, with each request or batch."""
-FAIR_POWER = 2
-"""A model of which less than the mean part is served counts more, by the square of what is missing: at half of the mean
-part 4 times. A higher power costs more of all requests (experiments/results/schedulers.md)."""
+FAIR_POWER = 1.5
+"""A model of which less than the mean part is served counts more, by this power of what is missing: at half of the mean
+part 2.8 times. A higher power costs more of all requests (experiments/results/schedulers.md)."""
 LEAST_BUDGET = 2
 """Budget, in times of a request alone, from which on fairness counts a request: those with less are mostly lost
 whatever they count, and would cost the others their time."""
