@@ -24,9 +24,7 @@ LEASE_NS = s(5)
 ENTRIES = 16_384
 """Actions and refusals kept: three seconds at 5,000 per second."""
 LIMIT = 2_000
-"""Most actions in an answer."""
-REFUSALS_MAX = 400
-"""Most refusal records in an answer."""
+"""Most actions, and most refusal records, in an answer."""
 BIN_NS = ms(50)
 
 
@@ -118,14 +116,14 @@ def _describe_action(entry: EndedAction) -> ActionRecord:
 
 
 def _group_refusals(refusals: Iterable[tuple[Refusal, int]]) -> tuple[RefusalRecord, ...]:
-    """Count refusals by time, model and reason. Of more than `REFUSALS_MAX` groups, return the largest."""
+    """Count refusals by time, model and reason. Of more than `LIMIT` groups, return the largest."""
     groups: dict[tuple[int, str, str], list[int]] = {}
     for refusal, at_ns in refusals:
         key = at_ns - at_ns % BIN_NS, refusal.request.model, str(refusal.reason)
         counts = groups.setdefault(key, [0, 0])
         counts[0] += 1
         counts[1] = max(counts[1], refusal.retry_after_ns)
-    largest = sorted(groups.items(), key=lambda item: -item[1][0])[:REFUSALS_MAX]
+    largest = sorted(groups.items(), key=lambda item: -item[1][0])[:LIMIT]
     return tuple(RefusalRecord(*key, *counts) for key, counts in sorted(largest))
 
 

@@ -27,7 +27,7 @@ part 2.8 times. A higher power costs more of all requests (experiments/results/s
 LEAST_BUDGET = 2
 """Budget, in times of a request alone, from which on fairness counts a request: those with less are mostly lost
 whatever they count, and would cost the others their time."""
-STARVED_WEIGHT = 4.0**FAIR_POWER
+STARVED_WEIGHT: float = 4.0**FAIR_POWER
 """Weight of a model that gets a quarter of a fair part. With half, LOADs cost as many requests as they serve."""
 GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.traffic import Traffic
 
-WELL_SERVED = 0.98
-"""Served part of a model from which on operators need not know why it is not more."""
-
 
 def describe_cluster(
     now_ns: int, message: Describe, cluster: Cluster, scheduler: str, traffic: Traffic | None, pending: int
@@ -29,9 +26,9 @@ def describe_cluster(
 
 
 def _describe_worst(now_ns: int, cluster: Cluster, traffic: Traffic) -> str:
-    """Return the model of which the smallest part is served, and why; empty unless the part is below `WELL_SERVED`."""
+    """Return the model of which the smallest part is served, and why; empty if the part is 100%."""
     parts = {model: part for model, part in traffic.served_parts().items() if model in cluster.specs}
-    if not parts or (part := min(parts.values())) >= WELL_SERVED:
+    if not parts or f"{(part := min(parts.values())):.0%}" == "100%":
         return ""
     model = next(model for model in parts if parts[model] == part)
     mean = sum(parts.values(), 0.0) / len(parts)
