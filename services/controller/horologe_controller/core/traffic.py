@@ -34,8 +34,8 @@ GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 COUNTED = 20
 """Recent requests from which on the served part of a model says something."""
 SMOOTHING_GAPS = 4
-"""Samples over which inter-arrival times are smoothed. Clients of a closed loop whose requests
-were in one batch send the next ones at once: the mean of few inter-arrival times shows that."""
+"""Samples over which inter-arrival times are smoothed. Clients of a closed loop whose requests were in one batch send
+the next ones at once: the mean of few inter-arrival times shows that."""
 MOST_MODELS, FORGOTTEN_NS = 256, s(60)
 """Models that are kept without a look at their age, and the time without requests after which one is forgotten."""
 

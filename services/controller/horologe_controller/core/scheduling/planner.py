@@ -247,7 +247,7 @@ class Planner:
             until_ns = ahead.more_until_ns if has_more else ahead.until_ns
             if free_ns > until_ns:
                 if has_more:
-                    self._idle[share] = True  # each request may find that a Result is late
+                    self._idle[share] = True  # look again with each request: `free_ns` moves while a Result is late
                 self._wants_work.push(share, free_ns - (until_ns - now_ns))
                 return
             start_ns = max(free_ns, ahead.earliest_ns)
