@@ -98,7 +98,7 @@ class ScannedDemand(Demand):
         assert not shares or sum(part_ns for _, part_ns in demand.parts) == demand_ns
         everything = [part for other in self._models.values() for part in other.parts]
         served_ns = sum(
-            part_ns * demand.budget_ns // max(1, sum(other_ns for other, other_ns in everything if other is load))
+            part_ns * demand.helped_ns // max(1, sum(other_ns for other, other_ns in everything if other is load))
             for load, part_ns in demand.parts
         )
         assert demand.priority_ns == demand_ns - served_ns

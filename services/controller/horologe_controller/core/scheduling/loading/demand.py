@@ -1,9 +1,11 @@
 """Demand for models: queued work, its allocation to shares, and which model needs a LOAD most (Clockwork appendix B).
 
 Demand d_m of a model, allocations a_m,g to shares with sum over g = d_m, load l_g = sum over m of a_m,g, and load
-priority p_m = d_m - sum over g of a_m,g * capacity / l_g, with the budget of the model's requests as capacity.
-As in the paper, the allocations and the priority of a model are updated when something happens to that model, not
-whenever a load changes.
+priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As in the paper, the allocations and the priority of a model
+are updated when something happens to that model, not whenever a load changes.
+
+The capacity of a share is what it can do from the arrival of a request until a LOAD would be too late for it. With all
+of the budget, no other share would get the model before the first one is far behind (experiments/results/clockwork.md).
 
 Among models with a positive priority, a LOAD goes to the one with the earliest deadline, not to the highest p_m as in
 the appendix: a model with one short request waited until its deadline while others with longer requests kept coming.
@@ -85,13 +87,14 @@ class ShareLoads:
 class ModelDemand:
     """Demand for one model."""
 
-    __slots__ = ("budget_ns", "parts", "priority_ns", "total_ns")
+    __slots__ = ("helped_ns", "parts", "priority_ns", "total_ns")
 
     def __init__(self) -> None:
         self.total_ns = 0
         """d_m."""
-        self.budget_ns = 0
-        """Budget of its last request; best-effort requests count only if there is no other."""
+        self.helped_ns = 0
+        """Time from the arrival of its last request until a LOAD would be too late for it; best-effort requests count only
+        if there is no other."""
         self.parts: list[tuple[ShareLoad, int]] = []
         """a_m,g."""
         self.priority_ns = 0
@@ -131,7 +134,7 @@ class Demand:
         if (demand := self._models.get(model)) is None:
             demand = self._models[model] = ModelDemand()
         if not request.best_effort or not demand.total_ns:
-            demand.budget_ns = request.deadline_ns - request.arrival_ns
+            demand.helped_ns = max(1, until_ns - request.arrival_ns)
         demand.total_ns += request.cost_ns
         self._stale[model] = True
         self._counted.push(request, until_ns)
@@ -227,7 +230,7 @@ class Demand:
         demand.parts = _divide(priority_ns, [self._loads.of[share] for share in shares]) if shares else []
         if demand.parts:
             lost = 0.0 if self._traffic is None else self._traffic.excess_losses(now_ns, model)
-            capacity_ns = round(demand.budget_ns / (1.0 + lost))
+            capacity_ns = round(demand.helped_ns / (1.0 + lost))
             for load, part_ns in demand.parts:
                 load.total_ns += part_ns
                 share_ns = capacity_ns if load.slowness == 1.0 else round(capacity_ns / load.slowness)
