@@ -5,7 +5,7 @@ priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As in the paper, the 
 are updated when something happens to that model, not whenever a load changes.
 
 The capacity of a share is what it can do from the arrival of a request until a LOAD would be too late for it. With all
-of the budget, no other share would get the model before the first one is far behind (experiments/results/clockwork.md).
+of the budget, no other share gets the model before the first one is far behind (experiments/results/clockwork.md).
 
 Among models with a positive priority, a LOAD goes to the one with the earliest deadline, not to the highest p_m as in
 the appendix: a model with one short request waited until its deadline while others with longer requests kept coming.
