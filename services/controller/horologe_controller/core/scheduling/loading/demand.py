@@ -93,8 +93,8 @@ class ModelDemand:
         self.total_ns = 0
         """d_m."""
         self.helped_ns = 0
-        """Time from the arrival of its last request until a LOAD would be too late for it; best-effort requests count only
-        if there is no other."""
+        """Time from the arrival of its last request until a LOAD would be too late for it. Best-effort requests count
+        only if there is no other."""
         self.parts: list[tuple[ShareLoad, int]] = []
         """a_m,g."""
         self.priority_ns = 0
