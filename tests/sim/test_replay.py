@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from horologe_frontend.core.frontend import Frontend
 
 
-@pytest.mark.parametrize("messages", [500, 20_000])
+@pytest.mark.parametrize("messages", [700, 20_000])
 @pytest.mark.parametrize("split", [False, True])
 def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split: bool) -> None:
     scenario = a_scenario(
@@ -46,7 +46,7 @@ def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split:
     assert report.identical, report.table()
     assert {core.partition("/")[0] for core in report.cores} == {"frontend", "selector", "controller", "worker"}
     assert all(core.faults == 0 and core.ticks > 50 for core in report.cores.values())
-    assert report.cores["controller/0#00000001"].handled["Submit"] > 50
+    assert report.cores["controller/0#00000001"].handled["Submit"] > 100
 
 
 def test_the_durations_of_turns_are_replayed(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Time for which each lane of each share is given work ahead (Clockwork appendix B)."""
     in_flight: Annotated[int, Meta(ge=1, le=1000)] = 2
     """Limit of pending INFERs per share. With actions shorter than the message latency, more would only make batches
-    smaller. Just-in-time policies may have more pending, as late as the return latency allows."""
+    smaller. Just-in-time policies have more pending while Results are on their way."""
     admission: bool = True
     """Refuse a request on arrival if it would be late even with all shares running nothing but its model: clients learn
     of an overload at once, and fewer answers are a little late. Off: a request waits until not even a batch of its own

@@ -93,11 +93,11 @@ def lose_requests(desk: Desk) -> None:
     """Requests for `m` miss their deadlines, since the share with `m` is out of reach."""
     worker = desk.cluster.workers["w0"]
     worker.same_host = False
-    for _ in range(7):
+    for _ in range(5):
         desk.ask(NOW, 10)
     desk.plan(NOW)
     desk.plan(LOST_NS)
-    assert len(desk.refused) == 7
+    assert len(desk.refused) == 5
     worker.same_host = True
 
 

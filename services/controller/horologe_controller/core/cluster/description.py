@@ -28,11 +28,12 @@ def describe_cluster(
 def _describe_worst(now_ns: int, cluster: Cluster, traffic: Traffic) -> str:
     """Return the model of which the smallest part is served, and why; empty if the part is 100%."""
     parts = {model: part for model, part in traffic.served_parts().items() if model in cluster.specs}
-    if not parts or f"{(part := min(parts.values())):.0%}" == "100%":
+    part = min(parts.values(), default=1.0)
+    if (shown := f"{part:.0%}") == "100%":
         return ""
     model = next(model for model in parts if parts[model] == part)
     mean = sum(parts.values(), 0.0) / len(parts)
-    text = f"{model}: {part:.0%} of its requests are served, {mean:.0%} of a model's on average: "
+    text = f"{model}: {shown} of its requests are served, {mean:.0%} of a model's on average: "
     if model not in cluster.residency.shares_of:
         return text + "no share holds it"
     times_ns = {name: cluster.cached_exec_ns(now_ns, name, cluster.specs[name].batch_sizes[0])[0] for name in parts}
