@@ -93,8 +93,13 @@ class SharedGpu:
         self.shares = [a_share(new.worker, percent), right]
         self.scaler.set_shares(self.shares)
 
-    def kill(self, worker: str) -> None:
-        self.local.kill(f"worker-{worker}")
+    def kill(self, *workers: str) -> None:
+        """Kill these workers, and wait until the controller reports none of them as it was."""
+        before = {device.worker for device in self.planner.devices}
+        for worker in workers:
+            self.local.kill(f"worker-{worker}")
+        killed = {f"worker/{worker}" for worker in workers}
+        until(lambda: not killed & connected(self.planner, before))
 
 
 def a_load(gpu: SharedGpu, model: str) -> ClosedLoad:
@@ -148,13 +153,9 @@ def test_a_worker_that_dies_in_the_middle_of_a_change_loses_nothing(gpu: SharedG
 def test_a_device_that_disappears_loses_nothing(gpu: SharedGpu) -> None:
     """All workers of the device die at once. Others serve until they are back."""
     loads = [a_load(gpu, model) for model in ("left", "right")]
-    planner = gpu.planner
-    before = {device.worker for device in planner.devices}
-    for share in gpu.shares:
-        gpu.kill(share.worker)
-    until(lambda: not {f"worker/{share.worker}" for share in gpu.shares} & connected(planner, before))
     left, right = gpu.shares
-    until(lambda: planner.has_loaded(left.worker, "left") and planner.has_loaded(right.worker, "right"))
+    gpu.kill(left.worker, right.worker)
+    until(lambda: gpu.planner.has_loaded(left.worker, "left") and gpu.planner.has_loaded(right.worker, "right"))
     for load in loads:
         assert load.stop() == {"OK": load.sent}
 
