@@ -15,7 +15,7 @@ from horologe_controller.core.cluster.message_latency import LookAhead, MessageL
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
-from horologe_controller.core.traffic import MOST_MODELS, Traffic
+from horologe_controller.core.traffic import Traffic
 from horologe_controller.schedulers.horologe import Advance, Horologe
 from horologe_controller.settings import ControllerSettings
 
@@ -114,14 +114,14 @@ def test_the_advance_for_cost_follows_the_losses_of_the_last_hundreds_of_request
 
 
 def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
-    """As with operators that deploy versions for years: at most twice as many models are kept as are in use."""
+    """As with operators that deploy versions for years: at most twice as many models are kept as were in use lately."""
     traffic, desk = Traffic(), Desk("horologe", [("m",)])
     for version in range(2000):
         request = desk.a_request(NOW + s(1) * version, desk.specs["m"], 200)
         request.model = f"m/{version}"
         traffic.record_arrivals([request])
     assert [traffic.of_model(f"m/{version}").arrived for version in (1, 1999)] == [0, 1]
-    assert len(traffic._models) <= MOST_MODELS
+    assert len(traffic._models) <= 2 * 60 + 1
 
 
 @pytest.mark.parametrize("count", [1, 7, 300])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
 
+HIGH_QUANTILE = 0.9
+"""Quantile of a batch's duration that is predicted: one stalled action among ten does not change it."""
 WINDOW = 10
 """Measurements per estimate (Clockwork section 5.3)."""
 AGE_NS = s(2)
@@ -50,7 +52,7 @@ class RollingQuantile:
     """
 
     def __init__(
-        self, window: int = WINDOW, age_ns: int = AGE_NS, quantile: float = 0.9, alone_max: int = NEVER_NS
+        self, window: int = WINDOW, age_ns: int = AGE_NS, quantile: float = HIGH_QUANTILE, alone_max: int = NEVER_NS
     ) -> None:
         """Create an empty record. A single measurement above `alone_max` has no high quantile until a second comes."""
         self._samples: deque[tuple[int, int]] = deque()

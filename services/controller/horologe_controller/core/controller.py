@@ -47,7 +47,7 @@ from horologe_controller.core.cluster.report_checks import failed_result
 from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
-from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
+from horologe_controller.core.model_catalogue import ModelCatalogue
 from horologe_controller.core.requests.lifecycle import RequestLifecycle, RequestObservers
 from horologe_controller.core.runtime_distributions import store_distributions
 from horologe_controller.schedulers import create_scheduler
@@ -295,7 +295,7 @@ class Controller:
         if role(message.address) == "worker":
             self._workers.connect(message.address, message.host)
             self._ping_ns = now_ns  # measure its clock before anything is planned for it
-        elif role(message.address) in SUBSCRIBER_ROLES:
+        else:
             self.out.append(self.catalogue.add_subscriber(message.address))
 
     def _on_peer_disconnected(self, now_ns: int, address: str) -> None:

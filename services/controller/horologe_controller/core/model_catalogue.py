@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
 
-SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")
-"""Roles that receive every change of the catalogue."""
-
 
 class ModelCatalogue:
     """States of all models. It keeps `Cluster.specs` to the admitted models that at least one worker serves.

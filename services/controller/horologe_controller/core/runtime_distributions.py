@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horologe_common.core.instruments import HIGH_QUANTILE
 from horologe_common.distribution import Distribution, mixture
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-EXPECTED_QUANTILE = 0.9
-"""Quantile of a batch's duration that is sent as expected, as with the estimates of static models."""
 HOPELESS_QUANTILE = 0.01
 """A request is refused, and a batch not started, when fewer than 1% of its kind would still finish in time."""
 GRID = 96
@@ -51,7 +50,7 @@ class LongestRow:
         self.mean_ns = float(grid_ns[-1] - below @ np.diff(grid))
         square = float(grid_ns[-1] ** 2 - below @ np.diff(grid * grid))
         self.deviation_ns = math.sqrt(max(0.0, square - self.mean_ns**2))
-        self.high_ns, self.low_ns = np.interp((EXPECTED_QUANTILE, HOPELESS_QUANTILE), cdf, grid_ns).tolist()
+        self.high_ns, self.low_ns = np.interp((HIGH_QUANTILE, HOPELESS_QUANTILE), cdf, grid_ns).tolist()
 
     def part_within(self, row_ns: float) -> float:
         """Return the probability that the longest row adds at most `row_ns`."""

@@ -36,8 +36,8 @@ COUNTED = 20
 SMOOTHING_GAPS = 4
 """Samples over which inter-arrival times are smoothed. Clients of a closed loop whose requests were in one batch send
 the next ones at once: the mean of few inter-arrival times shows that."""
-MOST_MODELS, FORGOTTEN_NS = 256, s(60)
-"""Models that are kept without a look at their age, and the time without requests after which one is forgotten."""
+FORGOTTEN_NS = s(60)
+"""Time without requests after which a model is forgotten, once the number of models has doubled."""
 
 
 class DecayingSum:
@@ -97,7 +97,7 @@ class Traffic:
         """Requests that were lost for lack of time."""
         self.price = DevicePrice()
         self._models: dict[str, ModelTraffic] = {}
-        self._most_models = MOST_MODELS
+        self._most_models = 1
         self._work_ns: dict[Share, DecayingSum] = {}
         """Durations of the batches with deadlines of a share, from their planned starts."""
 
@@ -141,10 +141,10 @@ class Traffic:
             traffic.save_guaranteed(request.spec.guaranteed_rate, since_ns)
 
     def _add_model(self, model: str, now_ns: int) -> ModelTraffic:
-        """Add a model, and drop those that have had no request for long if there are many."""
+        """Add a model, and drop those that have had no request for long if their number has doubled."""
         if len(self._models) >= self._most_models:
             self._models = {name: kept for name, kept in self._models.items() if kept.last_ns > now_ns - FORGOTTEN_NS}
-            self._most_models = max(MOST_MODELS, 2 * len(self._models))
+            self._most_models = 2 * len(self._models) + 1
         traffic = self._models[model] = ModelTraffic(now_ns)
         return traffic
 

@@ -12,7 +12,7 @@ import msgspec
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import ModelCounters
-from horologe_common.status import Status
+from horologe_common.status import Status, status_name
 from horologe_gpu_worker.core.stream_step import Step
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport, Tensor
 
-
-STATUS_NAMES = {int(status): status.name for status in Status}
 FAILURES = ("REFUSED", "FAILED", "TOO_LATE")
 """Statuses of failed operations. Their counters start at 0."""
 FAILURE_CAUSES = ("error", "crash", "hang", "restarting")
@@ -214,7 +212,7 @@ class LaneMetrics:
         """Record a finished operation. One that never ran (`begin_ns` == `end_ns`) has no busy time and no delay."""
         possible_ns = self._possible_ns.pop(finished.action_id, None)
         stats, lane = self._stats, finished.lane
-        stats.count("horologe_lane_operations_total", lane, STATUS_NAMES[finished.status])
+        stats.count("horologe_lane_operations_total", lane, status_name(finished.status))
         if finished.failure:
             name, _, version = finished.failure[0].partition("/")
             self.failures.count(name, version, finished.failure[1])

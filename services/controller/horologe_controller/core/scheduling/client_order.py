@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     KindOf = Callable[[Request], object]
     """Requests of equal kinds cost as much: one may take the place of another in a batch."""
 
-KNOWN_CLIENTS = 64
-"""A queue that knows more clients forgets those without a request in it, whenever their number has doubled."""
 CHOICE = 2
 """A batch is chosen from this many times as many requests, those with the earliest deadlines: all others can wait. With
 more, requests of small clients would overtake so many of others that these would be late, and batches smaller."""
@@ -40,14 +38,15 @@ DISPLACEABLE = 32
 class ClientOrder:
     """Turns of the requests of one queue: `Request.turn`, in rows."""
 
-    __slots__ = ("_by_turn", "_known", "_next", "_present")
+    __slots__ = ("_by_turn", "_most_clients", "_next", "_present")
 
     def __init__(self, best_effort: bool) -> None:
         self._present = 0
         """Latest turn of a request that has started: the virtual time."""
         self._next: dict[str, int] = {}
         """Turn of the next request of each client, unless the present is later."""
-        self._known = KNOWN_CLIENTS
+        self._most_clients = 1
+        """Clients without a request are forgotten when there are more: their number has doubled."""
         self._by_turn: IndexedHeap[Request, int] | None = IndexedHeap() if best_effort else None
         """All requests of a best-effort queue by turn: deadlines do not matter for them."""
 
@@ -61,10 +60,10 @@ class ClientOrder:
             turns[client] = turn + request.rows
             if by_turn is not None:
                 by_turn.push(request, turn)
-        if len(turns) > self._known:
+        if len(turns) > self._most_clients:
             clients = dict.fromkeys([request.client for requests in (queued, arrivals) for request in requests])
             self._next = {client: turns[client] for client in clients if client in turns}
-            self._known = max(KNOWN_CLIENTS, 2 * len(self._next))
+            self._most_clients = 2 * len(self._next) + 1
 
     def start(self, requests: Iterable[Request]) -> None:
         """Remove requests that start, and let the virtual time pass."""
