@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from controller.controller_builders import MODEL, WORKER, a_controller, a_new_controller, finish, register, submit
+from controller.controller_builders import MODEL, WORKER, a_controller, a_new_controller, finish, register, submit, tick
 from harness.builders import a_report, sent
 from horologe_common.clock import ms, s, us
 from horologe_common.core.protocol import PeerDisconnected
@@ -112,6 +112,16 @@ def test_actual_and_predicted_time_of_batches_are_added_up() -> None:
     assert values["horologe_exec_seconds_total", "sum", "1"] == took_ns / 1e9
     assert values["horologe_expected_exec_seconds_total", "sum", "1"] == infer.expected_ns / 1e9
     assert values["nv_inference_compute_infer_duration_us", "sum", "1"] == took_ns // 1000
+
+
+def test_an_action_with_a_status_of_a_newer_worker_counts_as_failed_and_its_requests_are_retried() -> None:
+    controller = with_worker()
+    submit(controller, 1, now_ns=ms(1), budget_ms=500)
+    (infer,) = sent(controller, Infer)
+    controller.handle(ms(2), WORKER, Result(infer.action_id, max(Status) + 1, ms(1), ms(2)), ())
+    tick(controller, ms(2))
+    assert len(sent(controller, Infer)) == 1
+    assert read(controller, ms(2))["horologe_actions_total", "infer", "FAILED"] == 1
 
 
 def test_a_batch_with_rows_missing_says_nothing_of_a_full_one() -> None:
