@@ -37,7 +37,8 @@ class CapableShares:
             # The pace of a share is relative to measured profiles.
             pace = share.pace if profile.measured else new_pace(NEVER_NS)
             slack_ns = 0 if profile.measured else FIRST_RUN_NS
-            self._add_share(share, model, Estimate(seed, pace, content_hash, share.trials, slack_ns))
+            estimate = Estimate(seed, pace, content_hash, share.trials, slack_ns, share.device)
+            self._add_share(share, model, estimate)
         elif profile is not None and self._planned.stands_by(share, model):
             self._withdraw_share(share, model)
             share.begin_standby(model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))
