@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from controller.controller_builders import OTHER, WORKER, a_new_controller, finish, register, state, submit, tick
 from harness.builders import a_report, a_spec, sent
@@ -249,3 +250,20 @@ def test_requests_queued_when_the_batch_sizes_change_are_queued_anew_or_told() -
     [third] = sent(controller, Infer)
     finish(controller, third, ms(9))
     assert not controller.pending()
+
+
+@pytest.mark.parametrize(
+    ("runtime", "device", "efficient"),
+    [("onnx", "cpu", {1, 2, 4}), ("python", "xeon", {1, 2, 4}), ("onnx", "cuda:0", {1}), ("emulated", "cpu", {1})],
+)
+def test_on_a_cpu_larger_batches_save_the_time_of_services_that_share_its_cores(
+    runtime: str, device: str, efficient: set[int]
+) -> None:
+    spec = msgspec.structs.replace(a_spec(batch_sizes=(1, 2, 4, 8)), runtime=runtime)
+    cluster, worker = Cluster(), WorkerMirror(WORKER, True)
+    cluster.specs = {spec.key: spec}
+    cluster.workers[WORKER] = worker
+    report = a_report(spec, exec_ms=10.6, per_row_ms=10.6)
+    cluster.register_worker(worker, Register((Share(0, device, 64),), (report,)))
+    (share,) = cluster.shares()
+    assert share.estimates[spec.key].efficient_sizes == efficient

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, LOAD_SIZE, Estimate, ModelProfiles, new_pace
+from horologe_controller.core.cluster.estimates import (
+    BATCH_COST_NS,
+    FIRST_RUN_NS,
+    LOAD_SIZE,
+    Estimate,
+    ModelProfiles,
+    new_pace,
+)
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec, Profile
@@ -29,15 +36,19 @@ class CapableShares:
         self._changes = changes
         self._cached_exec = cached_exec
 
-    def update_share(self, share: Share, model: str, profile: Profile | None, content_hash: str) -> None:
-        """Let the share run the model, stand by, or neither. `profile`: None if it could not run it without a plan."""
+    def update_share(self, share: Share, model: str, profile: Profile | None, spec: ModelSpec) -> None:
+        """Let the share run the model, stand by, or neither. `profile`: None if it could not run it without a plan.
+
+        `spec`: as the worker reports it.
+        """
         if profile is not None and self._planned.permits(share, model):
             share.end_standby(model)
             seed = self.profiles.add_profile(model, self._planned.adjust_profile(share, model, profile))
             # The pace of a share is relative to measured profiles.
             pace = share.pace if profile.measured else new_pace(NEVER_NS)
             slack_ns = 0 if profile.measured else FIRST_RUN_NS
-            estimate = Estimate(seed, pace, content_hash, share.trials, slack_ns, share.device)
+            cost_ns = BATCH_COST_NS["cpu" if _runs_on_cpu(spec, share) else "device"]
+            estimate = Estimate(seed, pace, spec.content_hash, share.trials, slack_ns, cost_ns)
             self._add_share(share, model, estimate)
         elif profile is not None and self._planned.stands_by(share, model):
             self._withdraw_share(share, model)
@@ -85,6 +96,10 @@ class CapableShares:
         if not capable:
             del self.of_model[model]
         self.profiles.discard_unused(model, capable)
+
+
+def _runs_on_cpu(spec: ModelSpec, share: Share) -> bool:
+    return spec.runtime != "emulated" and not share.device.startswith("cuda")
 
 
 def runnable_profile(

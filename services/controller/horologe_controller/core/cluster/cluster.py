@@ -183,7 +183,7 @@ class Cluster:
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
         """Decide whether the share can run the model, by its worker's report, the admitted spec and the plan."""
         profile = self.runnable_profile(worker, share, model)
-        self.capable_shares.update_share(share, model, profile, worker.models[model].spec.content_hash)
+        self.capable_shares.update_share(share, model, profile, worker.models[model].spec)
 
     def runnable_profile(self, worker: WorkerMirror, share: Share, model: str) -> Profile | None:
         """Return the model's profile if the share could run it without a plan, else None."""

@@ -39,9 +39,9 @@ PROFILE_PART = 4
 BATCH_SAVING = 0.02
 """A larger batch must save this part of a row's time. Otherwise smaller batches serve as many rows, the first of them
 earlier, and the next request waits for less."""
-BATCH_COST_NS = {"": us(200), "cpu": ms(1)}
-"""What a batch costs besides its execution, by device (`""`: all others). Services share the cores of a CPU with its
-models, and take them their caches (benchmarks/results/capacity.md)."""
+BATCH_COST_NS = {"device": us(200), "cpu": ms(1)}
+"""What a batch costs besides its execution: on a device of its own, and on the CPU, where services share the cores with
+models and take them their caches (benchmarks/results/capacity.md)."""
 FIRST_RUN_NS = s(30)
 """Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
@@ -90,7 +90,7 @@ class Estimate:
     Size 0 is LOAD. `pace` and `share_trials` belong to the share: recent durations of its EXECs in thousandths of their
     profiles, and when its next trial is allowed. A model without a measured profile has a pace of its own, so that its
     first measurement corrects the prediction of all sizes, and no other model's. `first_run_ns`: see `slack_ns`.
-    `device`: see `BATCH_COST_NS`.
+    `batch_cost_ns`: see `BATCH_COST_NS`.
     """
 
     __slots__ = (
@@ -114,10 +114,10 @@ class Estimate:
         content_hash: str = "",
         share_trials: ShareTrials | None = None,
         first_run_ns: int = 0,
-        device: str = "",
+        batch_cost_ns: int = BATCH_COST_NS["device"],
     ) -> None:
         self.seed_ns = seed_ns
-        self.efficient_sizes = efficient_sizes(seed_ns, device)
+        self.efficient_sizes = efficient_sizes(seed_ns, batch_cost_ns)
         self.content_hash = content_hash
         self._pace = pace
         self._first_run_ns = first_run_ns
@@ -267,16 +267,15 @@ class Estimate:
         self._faster = (until_ns, permille) if permille < 1000 else (0, 0)
 
 
-def efficient_sizes(seed_ns: Mapping[int, int], device: str = "") -> frozenset[int]:
+def efficient_sizes(seed_ns: Mapping[int, int], batch_cost_ns: int) -> frozenset[int]:
     """Return the batch sizes whose rows take less time than in every smaller size, by at least `BATCH_SAVING`.
 
-    A batch costs `BATCH_COST_NS` of the device besides its execution.
+    A batch costs `batch_cost_ns` besides its execution.
     """
-    cost_ns = BATCH_COST_NS.get(device, BATCH_COST_NS[""])
     sizes: list[int] = []
     best_row_ns = math.inf
     for size in sorted(size for size in seed_ns if size != LOAD_SIZE):
-        row_ns = (seed_ns[size] + cost_ns) / size
+        row_ns = (seed_ns[size] + batch_cost_ns) / size
         if row_ns <= (1 - BATCH_SAVING) * best_row_ns:
             best_row_ns = row_ns
             sizes.append(size)
