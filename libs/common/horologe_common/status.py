@@ -32,10 +32,15 @@ class Status(IntEnum):
     """The key of the client or of the service does not permit the message."""
 
 
-def status_name(number: int) -> str:
-    """Return the name of a status. One that is unknown here, such as that of a newer sender, is `FAILED`."""
-    return Status(number).name if number in Status._value2member_map_ else Status.FAILED.name
+class _StatusNames(dict[int, str]):
+    """Number -> name of each status."""
 
+    def __missing__(self, number: int) -> str:
+        return Status.FAILED.name
+
+
+STATUS_NAMES = _StatusNames({int(status): status.name for status in Status})
+"""Number -> name. One that is unknown here, such as that of a newer sender, is `FAILED`."""
 
 TEXT_MAX = 4000
 """Characters of a reason. One reason of megabytes would make the message too large that has those of other requests."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.hosting import CoreObserver
 from horologe_common.core.protocol import PeerDisconnected, instance
-from horologe_common.status import status_name
+from horologe_common.status import STATUS_NAMES
 from horologe_common.wire import Answer, Cancel, Infer, Outcome, Predict, Result, Submit
 from horologe_controller.core.controller import Controller
 from horologe_frontend.core.frontend import Frontend
@@ -78,7 +78,7 @@ class FrontendObserver(CoreObserver):
                 request = self._open.pop((core.address, out.to, out.message.id), None)
                 if request is not None:
                     request.answered_ns, request.reason = now_ns, out.message.reason
-                    request.status = status_name(out.message.status)
+                    request.status = STATUS_NAMES[out.message.status]
 
     def _follow(self, now_ns: int, core: Core, client: str, message: Predict) -> None:
         """Follow a request, unless an earlier recording has its answer."""
@@ -157,7 +157,7 @@ class ControllerObserver(CoreObserver):
             elif isinstance(message, Cancel):
                 self._on_failure(now_ns, instance(out.to), "HUNG", message.ids)
             elif isinstance(message, Outcome) and (ended := self._open.pop((out.to, message.id), None)):
-                ended.status, ended.reason = status_name(message.status), message.reason
+                ended.status, ended.reason = STATUS_NAMES[message.status], message.reason
                 ended.missing_ns, ended.ended_ns = message.retry_after_ns, now_ns
                 if message.retry_after_ns and now_ns > ended.arrived_ns:
                     ended.missing_ns = max(ended.missing_ns, find_missing_time(now_ns, core, ended))
@@ -202,10 +202,10 @@ class ControllerObserver(CoreObserver):
         begin_ns = end_ns - (result.end_ns - result.begin_ns)
         if found := self._actions.pop(result.action_id, None):
             submit, attempt = found
-            attempt.begin_ns, attempt.end_ns, attempt.status = begin_ns, end_ns, status_name(result.status)
+            attempt.begin_ns, attempt.end_ns, attempt.status = begin_ns, end_ns, STATUS_NAMES[result.status]
             self._add_work_before(submit, attempt, worker)
         if action.kind == "load":
-            self._loads.end_load(worker, action.id, begin_ns, end_ns, status_name(result.status))
+            self._loads.end_load(worker, action.id, begin_ns, end_ns, STATUS_NAMES[result.status])
         else:
             self._ended.append((worker, action.share.number, action, begin_ns, end_ns))
 

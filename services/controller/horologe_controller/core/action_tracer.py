@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import Out
 from horologe_common.core.tracing import TRACER, Span, TraceContext, parse_traceparent
-from horologe_common.status import Status, status_name
+from horologe_common.status import STATUS_NAMES, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ class ActionTracer:
         input_end_ns, output_end_ns = result.lanes_end_ns or (result.ready_ns, now_ns + offset_ns)
         if result.ready_ns:
             self._send(context, "INPUT", action.sent_ns, max(action.sent_ns, input_end_ns - offset_ns), {})
-        error = "" if result.status == Status.OK else f"{status_name(result.status)}: {result.reason}"
+        error = "" if result.status == Status.OK else f"{STATUS_NAMES[result.status]}: {result.reason}"
         self._send(context, "EXEC", begin_ns, end_ns, attributes, error)
         if not error:
             self._send(context, "OUTPUT", end_ns, max(end_ns, output_end_ns - offset_ns), {})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.core.instruments import ModelCounters
 from horologe_common.core.protocol import Out
-from horologe_common.status import status_name
+from horologe_common.status import STATUS_NAMES
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.core.cluster.dynamic_pace import profiled_slowness
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
@@ -244,7 +244,7 @@ class ActionMetrics:
     def record_result(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
         """Count an action that ended at `end_ns` in the controller's clock, and the errors of its predictions."""
         stats = self._stats
-        stats.count("horologe_actions_total", action.kind, status_name(result.status))
+        stats.count("horologe_actions_total", action.kind, STATUS_NAMES[result.status])
         if result.status:
             return
         if not result.rows:  # with missing rows, a smaller batch ran than the one predicted

@@ -11,7 +11,7 @@ from horologe_common.clock import s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, key_of_client, role
-from horologe_common.status import Forbidden, HorologeError, InvalidInput, Status, status_name
+from horologe_common.status import STATUS_NAMES, Forbidden, HorologeError, InvalidInput, Status
 from horologe_frontend.core.access import Access
 from horologe_frontend.core.management import ManagementCall, management_call
 from horologe_frontend.core.requests import check_names
@@ -126,7 +126,7 @@ class PendingCalls:
             return
         if entry := management_call(key_of_client(client) or client, "sdk", message):
             entry.name_reply(reply)
-            entry.outcome = status_name(status)
+            entry.outcome = STATUS_NAMES[status]
             self.audit(entry)
 
     def _fail_call(self, key: int, problem: str) -> Out:

@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.core.tracing import TRACER, Span, TraceContext, parse_traceparent
-from horologe_common.status import Status, status_name
+from horologe_common.status import STATUS_NAMES, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ class RequestTracer:
         if traced is None:
             return ""
         context, parent_id = traced
-        status = status_name(answer.status)
+        status = STATUS_NAMES[answer.status]
         attributes: dict[str, str | int | float | bool] = {
             "horologe.model": request.spec.key, "horologe.status": status,
             "horologe.budget_ms": (request.deadline_ns - request.arrival_ns) / 1e6,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.core.buckets import bucket_bounds
 from horologe_common.core.instruments import Exemplar, Histogram, ModelCounters, Stats
-from horologe_common.status import Status, status_name
+from horologe_common.status import STATUS_NAMES, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -179,9 +179,9 @@ class RequestMetrics:
                 model = self.by_model[spec.key] = ModelStats()
             model.count_answer(now_ns, answer, request.query.rows, total_ns, slack_ns, spec.cache)
             if answer.status != OK:
-                self._failures.count(spec.name, spec.version, status_name(answer.status))
+                self._failures.count(spec.name, spec.version, STATUS_NAMES[answer.status])
         elif spec.name in self._declared:
-            status = status_name(answer.status)
+            status = STATUS_NAMES[answer.status]
             self.stats.count(f"{APPLICATION_PREFIX}requests_total", spec.name, status)
             self.stats.observe(f"{APPLICATION_PREFIX}request_seconds", spec.name, value=total_ns)
             if answer.defaulted:

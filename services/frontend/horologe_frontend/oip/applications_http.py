@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from horologe_common.applications import BYTES_LIMIT, Application, check_application, undeclared_application
-from horologe_common.status import InvalidInput, Status, TooLarge, error_for, status_name
+from horologe_common.status import STATUS_NAMES, InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
 from horologe_frontend.core.pending_feedback import ITEMS_LIMIT, TRUTHS_LIMIT
 from horologe_frontend.http.http_messages import json_response
@@ -113,7 +113,7 @@ class ApplicationsHandler:
         if not any(status == Status.OK for status in reply.statuses):
             first = next(iter(reply.statuses), int(Status.INVALID_INPUT))
             raise error_for(first, reply.reason, reply.retry_after_ns)
-        return json_response(FeedbackStatusJson([status_name(status) for status in reply.statuses], reply.reason))
+        return json_response(FeedbackStatusJson([STATUS_NAMES[status] for status in reply.statuses], reply.reason))
 
 
 def _describe(name: str, states: Sequence[ApplicationState]) -> HttpResponse:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.applications import NAME_LIMIT
-from horologe_common.status import InvalidInput, Status, error_for, status_name
+from horologe_common.status import STATUS_NAMES, InvalidInput, Status, error_for
 from horologe_common.wire import Tensor
 from horologe_frontend.answer_stream import AnswerStream
 from horologe_frontend.http.event_stream import EVENTS, EventStream, encode_data
@@ -136,7 +136,7 @@ async def _send_events(stream: AnswerStream, predict: Predict, first: bytes, sen
             events = _events(predict, answer, buffers)
         except Exception as error:
             status, reason = getattr(error, "status", Status.FAILED), getattr(error, "reason", str(error))
-            await sender.send_all(encode_data({"error": reason, "status": status_name(int(status))}))
+            await sender.send_all(encode_data({"error": reason, "status": STATUS_NAMES[int(status)]}))
             break
         await sender.send_all(events)
     sender.finish()

@@ -12,7 +12,7 @@ import msgspec
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import ModelCounters
-from horologe_common.status import Status, status_name
+from horologe_common.status import STATUS_NAMES, Status
 from horologe_gpu_worker.core.stream_step import Step
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class LaneMetrics:
         """Record a finished operation. One that never ran (`begin_ns` == `end_ns`) has no busy time and no delay."""
         possible_ns = self._possible_ns.pop(finished.action_id, None)
         stats, lane = self._stats, finished.lane
-        stats.count("horologe_lane_operations_total", lane, status_name(finished.status))
+        stats.count("horologe_lane_operations_total", lane, STATUS_NAMES[finished.status])
         if finished.failure:
             name, _, version = finished.failure[0].partition("/")
             self.failures.count(name, version, finished.failure[1])

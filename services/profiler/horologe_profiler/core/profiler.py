@@ -14,7 +14,7 @@ from horologe_common.core.message_checks import INVALID_MESSAGES, check_range, c
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
-from horologe_common.status import InvalidInput, Status, status_name
+from horologe_common.status import STATUS_NAMES, InvalidInput, Status
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
 from horologe_profiler.core.batch_fit import SIZE_MAX, TIME_MAX_NS, Point
 from horologe_profiler.core.comparisons import Comparisons
@@ -218,7 +218,7 @@ class Profiler:
             if solo and self._is_served_content(task.key.model, message.content_hash):
                 took_alone_ns = min(max(1, int(took_ns / message.slowness)), TIME_MAX_NS)
                 self._record_run(now_ns, task, Point(message.batch_size, task.length, took_alone_ns, task.row))
-            self._finish_run(now_ns, task, status_name(item.status))
+            self._finish_run(now_ns, task, STATUS_NAMES[item.status])
 
     def _checked_time(self, message: Outputs) -> int:
         """Return the execution time; 0, which is not recorded, if it or what divides it is out of range."""
@@ -254,7 +254,7 @@ class Profiler:
         check_sender(controller, "controller")
         if task := self._runs.get(outcome.id):
             self._runs.pause_after_failure(now_ns)
-            self._finish_run(now_ns, task, status_name(outcome.status))
+            self._finish_run(now_ns, task, STATUS_NAMES[outcome.status])
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         self.out.extend(self.staging.answer_dispatch(dispatch))

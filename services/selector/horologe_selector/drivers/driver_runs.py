@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from horologe_common.core.protocol import UNLIMITED
 from horologe_common.service.user_files import SourceLoader
-from horologe_common.status import HorologeError, InvalidInput, Status, describe_exception, status_name
+from horologe_common.status import STATUS_NAMES, HorologeError, InvalidInput, Status, describe_exception
 from horologe_common.string_tensors import as_array
 from horologe_common.wire import (
     STREAM_WINDOW,
@@ -81,7 +81,7 @@ class CallFailed(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status_code = status
-        self.status = status_name(status)
+        self.status = STATUS_NAMES[status]
         self.reason = reason
 
 

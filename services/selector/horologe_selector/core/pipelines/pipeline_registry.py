@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.protocol import Out
-from horologe_common.status import Status, status_name
+from horologe_common.status import STATUS_NAMES, Status
 from horologe_common.wire import Models, ModelState, Ping, PipelineState
 from horologe_selector.core.pipelines.learned_structure import LearnedStructure
 from horologe_selector.driver import KillDriver, driver_address
@@ -149,7 +149,7 @@ class PipelineRegistry:
             latency.total,
             latency.quantile(0.5),
             latency.quantile(0.99),
-            tuple((status_name(status), count) for status, count in sorted(pipeline.failed.items())),
+            tuple((STATUS_NAMES[status], count) for status, count in sorted(pipeline.failed.items())),
         )
 
     def publish_metrics(self, stats: Stats) -> None:
