@@ -148,16 +148,18 @@ class TritonCalls:
 
     async def stream(self) -> None:
         client, results = self.client, queue.Queue[Any]()
-        await self.calls.passes(
-            "start_stream()", lambda: client.start_stream(lambda result, error: results.put(error or result))
-        )
+
+        def start() -> list[Any]:
+            """Start a stream and use it: before, the server may not have seen it."""
+            client.start_stream(lambda result, error: results.put(error or result))
+            return send()
 
         def send(**options: Any) -> list[Any]:
             for _ in range(3):
                 client.async_stream_infer("echo", [self.tensor()], **options)
             return [results.get(timeout=30) for _ in range(3)]
 
-        await self.calls.passes("async_stream_infer(), three times", send, are_rows)
+        await self.calls.passes("start_stream(), async_stream_infer(), three times", start, are_rows)
         final: Any = {"enable_empty_final_response": True}
         await self.calls.passes(
             "async_stream_infer(enable_empty_final_response=True), three times", lambda: send(**final), are_rows
