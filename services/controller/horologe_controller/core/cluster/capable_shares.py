@@ -99,6 +99,7 @@ class CapableShares:
 
 
 def _runs_on_cpu(spec: ModelSpec, share: Share) -> bool:
+    """Return whether batches take cores from services. All models of a CUDA worker count as on its GPU."""
     return spec.runtime != "emulated" and not share.device.startswith("cuda")
 
 
