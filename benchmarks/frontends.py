@@ -89,7 +89,12 @@ def services(folder: Path, frontends: int, selectors: int) -> dict[str, Process]
         found[f"selector-{number}"] = service("horologe_selector", endpoint, [controller], *settings)
     for number in range(frontends):
         bind = f"tcp://{HOSTS[frontend_host(number)]}:{7200 + number}"
-        settings = (f"frontend.name={number}", f"frontend.clients={clients_endpoint(number)}", "http.port=0")
+        settings = (
+            f"frontend.name={number}",
+            f"frontend.clients={clients_endpoint(number)}",
+            "http.port=0",
+            "grpc.port=0",
+        )
         found[f"frontend-{number}"] = service("horologe_frontend", bind, [*middle, controller], *settings)
     for number in range(WORKERS):
         settings = (

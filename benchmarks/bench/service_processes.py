@@ -52,7 +52,7 @@ def one_of_each(
     for number, name in enumerate(fronts):
         front = (
             f"frontend.name={number}", f"frontend.clients=ipc://{folder}/clients-{number}", f"http.port={http_port}",
-            "frontend.reuse_port=true",
+            "grpc.port=0", "frontend.reuse_port=true",
         )  # fmt: skip
         services[name] = service("horologe_frontend", name, (*names, "controller"), *front)
     for number in range(workers):

@@ -183,7 +183,7 @@ def far_worker(tmp_path: Path) -> Iterator[tuple[str, Proxy]]:
     endpoint, port = f"ipc://{tmp_path}/clients", free_port("127.0.0.1")
     edge_sets = (
         f"links.bind=tcp://127.0.0.1:{port}", "links.allow_open=true", f"frontend.clients={endpoint}", "http.port=0",
-        f"frontend.grace_ns={GRACE_MS}ms", f"selector.state={tmp_path}",
+        "grpc.port=0", f"frontend.grace_ns={GRACE_MS}ms", f"selector.state={tmp_path}",
     )  # fmt: skip
     with Proxy(port) as proxy:
         folders = (f"worker.repository={tmp_path}/models", f"worker.cache={tmp_path}/cache")

@@ -17,7 +17,12 @@ from harness.waiting import until
 from horologe_cli.local.ports import free_port
 
 SERVICES = {
-    "horologe_cli.local.edge": ("frontend.clients=ipc://{0}/c", "http.port=0", "links.bind=unix://{0}/edge"),
+    "horologe_cli.local.edge": (
+        "frontend.clients=ipc://{0}/c",
+        "http.port=0",
+        "grpc.port=0",
+        "links.bind=unix://{0}/edge",
+    ),
     "horologe_controller": ("links.bind=unix://{0}/controller",),
     "horologe_gpu_worker": ("links.connect=unix://{0}/edge", "worker.repository={0}/models", "worker.cache={0}/cache"),
     "horologe_selector": ("links.connect=unix://{0}/edge", "selector.state="),

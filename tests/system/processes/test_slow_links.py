@@ -42,7 +42,8 @@ def far_services(tmp_path: Path) -> Iterator[str]:
             "frontend": (
                 bind["frontend"], f"links.advertise={slow['frontend']}",
                 f"links.connect={slow['selector']},{slow['controller']}",
-                f"frontend.clients={HOST}:{ports['clients']}", "http.port=0", f"frontend.grace_ns={GRACE_MS}ms",
+                f"frontend.clients={HOST}:{ports['clients']}", "http.port=0", "grpc.port=0",
+                f"frontend.grace_ns={GRACE_MS}ms",
             ),
             "gpu_worker": (
                 f"links.connect={slow['controller']}", f"worker.repository={tmp_path}/models",
