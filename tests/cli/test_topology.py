@@ -19,7 +19,7 @@ OPTIONS = SystemOptions(http="127.0.0.1:0", clients=("tcp://127.0.0.1:0",), metr
 
 
 def test_shares_have_the_mechanism_of_all_workers_unless_they_name_one(tmp_path: Path) -> None:
-    options = SystemOptions(str(tmp_path), metrics="off", sets=("worker.share_mechanism=cpu",))
+    options = OPTIONS._replace(models=str(tmp_path), sets=("worker.share_mechanism=cpu",))
     topology = build_topology(options, tmp_path / "private", {})
     for mechanism, wanted in (("auto", "cpu"), ("emulated", "emulated")):
         child = topology.create_share(WantedShare("left", "host", "cpu", 50, mechanism))
@@ -28,7 +28,7 @@ def test_shares_have_the_mechanism_of_all_workers_unless_they_name_one(tmp_path:
 
 
 def test_the_worker_of_a_share_gets_its_settings_and_a_file_of_its_emulated_device(tmp_path: Path) -> None:
-    topology = build_topology(SystemOptions(str(tmp_path), metrics="off"), tmp_path / "private", {})
+    topology = build_topology(OPTIONS._replace(models=str(tmp_path)), tmp_path / "private", {})
     child = topology.create_share(WantedShare("left", "host/gpu:0", "v100", 37.5))
     assert child.name == "worker-left"
     assert {

@@ -119,7 +119,7 @@ def test_pickled_input_is_rejected(tmp_path: Path) -> None:
         (("--set", "frontend.grace_ns=5 minutes"), ("frontend.grace_ns", "'5 minutes'")),
         (("--scheduler", "lifo"), ("controller.scheduler", "'lifo'", "clockwork")),
         (("--http", "8000"), ("--http", "'8000'", "HOST:PORT")),
-        (("--client", "8003"), ("--client", "'8003'", "tcp://HOST:PORT")),
+        (("--http", "127.0.0.1:0", "--client", "8003"), ("--client", "'8003'", "tcp://HOST:PORT")),
         (("--http", "0.0.0.0:0"), ("0.0.0.0", "http.keys_file", "--insecure")),
         (("--models", "nowhere"), ("models", "'nowhere'")),
     ],

@@ -38,7 +38,7 @@ def test_up_serves(tmp_path: Path, redirection: str) -> None:
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     options = (
         f"up --workers 1 --models models --no-profiler --no-tuner --metrics off --http {address} "
-        f"--client ipc://{tmp_path}/c --set log.level=debug"
+        f"--grpc 127.0.0.1:0 --client ipc://{tmp_path}/c --set log.level=debug"
     )
     command = f"echo $BASHPID > pid; exec '{HOROLOGE[0]}' -m horologe_cli.main {options}"
     shell = subprocess.Popen(
