@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 from horologe_common.clock import NEVER_NS
 from horologe_controller.core import traffic
-from horologe_controller.core.cluster import estimates, message_latency
+from horologe_controller.core.cluster import estimates, message_latency, model_profiles
 from horologe_controller.core.scheduling import admission, batch_value, planner, queues
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.loading import eviction
@@ -77,7 +77,7 @@ def no_overruns(*turn: Any) -> LookAhead:
 
 
 def as_profiled(estimate: estimates.Estimate, _now_ns: int, size: int) -> int:
-    return estimates.profiled_ns(estimate.seed_ns, size)
+    return model_profiles.profiled_ns(estimate.seed_ns, size)
 
 
 def never_shrunken(_missed: int, order_ns: int, first_id: int) -> Rank:
@@ -99,7 +99,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "price: utilisation": (Change(DevicePrice, "decline", decline_as_if_busy),),
     "largest safe batch": (Change(queues.ModelQueue, "is_losing", returns(False)),),
     "idle devices divide a queue": (Change(horologe.Horologe, "_largest_size", any_size),),
-    "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
+    "efficient sizes": (Change(model_profiles, "BATCH_SAVING", -9.0),),
     "dynamic: what may be in time": (Change(batch_value, "_latest", returns([])),),
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
     "ahead: more batches": (Change(message_latency, "MORE_IN_FLIGHT", 1),),

@@ -10,6 +10,7 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.wire import Register, Share, Submit
 from horologe_controller.core.actions import Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.estimates import Estimate, new_pace
 from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
@@ -91,6 +92,10 @@ class Desk(SchedulerDesk):
         )
         self.add(now_ns, request)
         return request
+
+    def set_profile(self, model: str, durations_ns: dict[int, int]) -> None:
+        """Let the model take these durations on the first worker, by batch size, until it is measured."""
+        self.cluster.workers["w0"].shares[0].estimates[model] = Estimate(durations_ns, new_pace())
 
     def plan(self, now_ns: int) -> tuple[list[Action], list[str]]:
         """Plan and carry out. Return the started actions and the loaded models."""

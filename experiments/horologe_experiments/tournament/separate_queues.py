@@ -10,7 +10,8 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate
+from horologe_controller.core.cluster.estimates import Estimate
+from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.schedulers import SCHEDULERS
 

@@ -34,7 +34,7 @@ from horologe_common.wire import (
     Settled,
     Share,
 )
-from horologe_controller.core.cluster.estimates import LOAD_SIZE
+from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 from horologe_controller.core.controller import Controller
 from horologe_controller.core.model_loads import LOADS_MAX
 from horologe_controller.settings import ControllerSettings

@@ -105,7 +105,7 @@ def test_the_price_falls_when_the_overload_ends() -> None:
 
 def test_best_effort_work_may_use_the_time_of_a_declined_batch() -> None:
     desk = Desk("horologe", [("cheap", "costly")], ("cheap", "costly"), admission=False)
-    desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(80))
+    desk.set_profile("costly/1", dict.fromkeys((0, 1, 2, 4, 8, 16), ms(80)))
     now_ns = NOW
     for _ in range(300):  # overload: each turn one request of the cheap model is lost
         desk.ask(now_ns, 2.5, model="cheap")

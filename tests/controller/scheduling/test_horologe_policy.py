@@ -43,8 +43,7 @@ def test_the_largest_batch_goes_where_it_leaves_nobody_behind() -> None:
 
 def test_between_models_the_last_start_counts_not_the_deadline() -> None:
     desk = Desk("horologe", [("m", "long")], ("m", "long"), admission=False)
-    estimate = desk.cluster.workers["w0"].shares[0].estimates["long/1"]
-    estimate.seed_ns = {0: ms(5), 1: ms(9), 2: ms(10), 4: ms(12), 8: ms(16), 16: ms(24)}
+    desk.set_profile("long/1", {0: ms(5), 1: ms(9), 2: ms(10), 4: ms(12), 8: ms(16), 16: ms(24)})
     desk.ask(NOW, 25)  # one request in 2 ms
     for _ in range(8):
         desk.ask(NOW, 26, model="long")
@@ -74,7 +73,7 @@ def test_a_batch_counts_as_in_time_by_the_median_of_recent_durations() -> None:
 def first_under_losses(lost: int) -> str:
     """Return the model that goes first after so many losses: a costly one with the earlier deadline, or a cheap one."""
     desk = Desk("horologe", [("costly", "cheap")], ("costly", "cheap"), admission=False)
-    desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(8))
+    desk.set_profile("costly/1", dict.fromkeys((0, 1, 2, 4, 8, 16), ms(8)))
     policy: Any = desk.scheduler.policy
     for _ in range(lost):
         policy.traffic.record_loss(NOW - s(2), "costly/1")

@@ -16,8 +16,9 @@ from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, Register, Submit
 from horologe_common.wire import Share as Told
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
-from horologe_controller.core.cluster.estimates import Estimate, efficient_sizes
+from horologe_controller.core.cluster.estimates import Estimate
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Action, Lane
+from horologe_controller.core.cluster.model_profiles import efficient_sizes
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.schedulers import SCHEDULERS

@@ -9,8 +9,8 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import STATUS_NAMES
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.core.cluster.dynamic_pace import profiled_slowness
-from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Action
+from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 from horologe_controller.core.scheduling.decisions import Reason
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
-from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_value import queued_requests
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
@@ -136,8 +135,7 @@ class Horologe(SchedulingPolicy):
         A worker starts the batch while the median leaves its last request in time. If the first one decided, a late
         message would cost all of them their turn, and leave the share idle.
         """
-        seed_ns, weight, advance = estimate.seed_ns, self._weight(queue), self._advance
-        alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])
+        weight, advance, alone_ns = self._weight(queue), self._advance, estimate.alone_ns
         missed = 0
         best = first = None
         largest_size = self._largest_size(now_ns, share, queue)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from horologe_controller.core.cluster.estimates import profiled_ns
+from horologe_controller.core.cluster.model_profiles import profiled_ns
 from horologe_controller.core.scheduling.batch_window import EarlyDrop, find_window, target_size
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters
 from horologe_controller.core.scheduling.strategy import Rank, Strategy

@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_controller.core.cluster.estimates import (
-    BATCH_COST_NS,
-    FIRST_RUN_NS,
-    LOAD_SIZE,
-    Estimate,
-    ModelProfiles,
-    new_pace,
-)
+from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, Estimate, new_pace
+from horologe_controller.core.cluster.model_profiles import BATCH_COST_NS, LOAD_SIZE, ModelProfiles
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec, Profile

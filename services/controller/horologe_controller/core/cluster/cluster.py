@@ -9,8 +9,8 @@ import msgspec
 from horologe_common.clock import NEVER_NS, ms
 from horologe_controller.core.cluster.capable_shares import CapableShares, runnable_profile
 from horologe_controller.core.cluster.device import Devices
-from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.message_latency import MessageLatency
+from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 from horologe_controller.core.cluster.pings import ClockOffset, Stalls
 from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
@@ -170,7 +170,7 @@ class Cluster:
 
     def has_profile(self, model: str) -> bool:
         """Return whether some share can run the model, or could if its worker reconnected."""
-        return model in self._profiles
+        return model in self._profiles.of_model
 
     def _add_share(self, worker: WorkerMirror, report: wire.Share) -> Share:
         """Mirror a share that is new here, with the models in its pages."""

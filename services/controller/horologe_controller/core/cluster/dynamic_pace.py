@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.cluster.estimates import OUTLIER, TRIAL_EXECS, TRIAL_NS, profiled_ns
+from horologe_controller.core.cluster.estimates import OUTLIER, TRIAL_EXECS, TRIAL_NS
+from horologe_controller.core.cluster.model_profiles import profiled_ns
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec

@@ -7,23 +7,15 @@ prediction has refused all requests of a budget for a while, one is admitted as 
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import ms, s, us
+from horologe_common.clock import s
 from horologe_common.core.instruments import WINDOW, RollingQuantile
+from horologe_controller.core.cluster.model_profiles import BATCH_COST_NS, LOAD_SIZE, efficient_sizes, profiled_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from horologe_common.models import Profile
-    from horologe_controller.core.cluster.share import Share
-
-    ProfiledDurations = dict[int, int]
-    """Durations in ns by batch size, LOAD under `LOAD_SIZE`."""
-
-LOAD_SIZE = 0
-"""Key of LOAD among the batch sizes of an estimate."""
 TRIAL_EXECS = 8
 """Pause between trials against measurements, in durations of a slow EXEC: slow EXECs then take at most a ninth of a
 share's time. A shorter pause serves more of this model's requests and fewer of those of a model beside it
@@ -36,12 +28,6 @@ might get no trial for an hour (experiments/results/schedulers.md). See also `Dy
 TRIAL_DOUBLINGS = 6
 PROFILE_PART = 4
 """A trial may assume a quarter of the profile: profiles measured on a machine in use were up to five times too long."""
-BATCH_SAVING = 0.02
-"""A larger batch must save this part of a row's time. Otherwise smaller batches serve as many rows, the first of them
-earlier, and the next request waits for less."""
-BATCH_COST_NS = {"device": us(200), "cpu": ms(1)}
-"""What a batch costs besides its execution: on a device of its own, and on the CPU, where services share the cores with
-models and take them their caches (benchmarks/results/capacity.md)."""
 FIRST_RUN_NS = s(30)
 """Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
@@ -102,6 +88,7 @@ class Estimate:
         "_pace",
         "_share_trials",
         "_trials",
+        "alone_ns",
         "content_hash",
         "efficient_sizes",
         "seed_ns",
@@ -118,6 +105,8 @@ class Estimate:
     ) -> None:
         self.seed_ns = seed_ns
         self.efficient_sizes = efficient_sizes(seed_ns, batch_cost_ns)
+        self.alone_ns = min([ns for size, ns in seed_ns.items() if size != LOAD_SIZE], default=1)
+        """Profiled duration of the shortest batch."""
         self.content_hash = content_hash
         self._pace = pace
         self._first_run_ns = first_run_ns
@@ -265,63 +254,3 @@ class Estimate:
         permille = max(1000 * high_ns // (self.seed_ns[size] or 1) for size, (_, high_ns, _) in current)
         until_ns = max(until_ns for _, (until_ns, _, _) in current)
         self._faster = (until_ns, permille) if permille < 1000 else (0, 0)
-
-
-def efficient_sizes(seed_ns: Mapping[int, int], batch_cost_ns: int) -> frozenset[int]:
-    """Return the batch sizes whose rows take less time than in every smaller size, by at least `BATCH_SAVING`.
-
-    A batch costs `batch_cost_ns` besides its execution.
-    """
-    sizes: list[int] = []
-    best_row_ns = math.inf
-    for size in sorted(size for size in seed_ns if size != LOAD_SIZE):
-        row_ns = (seed_ns[size] + batch_cost_ns) / size
-        if row_ns <= (1 - BATCH_SAVING) * best_row_ns:
-            best_row_ns = row_ns
-            sizes.append(size)
-    return frozenset(sizes)
-
-
-class ModelProfiles:
-    """Distinct profiles of the shares that can run each model. The last one is kept when no share can."""
-
-    def __init__(self) -> None:
-        self._seeds: dict[str, dict[tuple[tuple[int, int], ...], ProfiledDurations]] = {}
-        self._shortest_ns: dict[tuple[str, int], int] = {}
-        """Results of `shortest_ns` since the last change."""
-
-    def __contains__(self, model: str) -> bool:
-        return model in self._seeds
-
-    def add_profile(self, model: str, profile: Profile) -> ProfiledDurations:
-        """Return the profile's durations, as one object for all shares with an equal profile."""
-        self._shortest_ns.clear()
-        seed = {LOAD_SIZE: max(1, profile.load_ns), **profile.exec_ns}
-        return self._seeds.setdefault(model, {}).setdefault(tuple(seed.items()), seed)
-
-    def discard_unused(self, model: str, capable: Iterable[Share]) -> None:
-        """Discard the profiles that none of the capable shares uses, but for the last."""
-        seeds = self._seeds[model]
-        for key, seed in list(seeds.items()):
-            if len(seeds) > 1 and not any(share.estimates[model].seed_ns is seed for share in capable):
-                del seeds[key]
-                self._shortest_ns.clear()
-
-    def discard_model(self, model: str) -> None:
-        self._shortest_ns.clear()
-        del self._seeds[model]
-
-    def shortest_ns(self, model: str, size: int) -> int:
-        """Return the shortest profiled duration of a batch of `size`; 0 if no share could ever run the model."""
-        shortest_ns = self._shortest_ns.get((model, size))
-        if shortest_ns is None:
-            seeds = self._seeds.get(model, {}).values()
-            shortest_ns = min([profiled_ns(seed, size) for seed in seeds], default=0)
-            self._shortest_ns[model, size] = shortest_ns
-        return shortest_ns
-
-
-def profiled_ns(seed_ns: Mapping[int, int], size: int) -> int:
-    """Return the profiled duration of a batch of `size`; that of the largest size if the profile lacks this one."""
-    duration_ns = seed_ns.get(size)
-    return seed_ns[max(seed_ns)] if duration_ns is None else duration_ns

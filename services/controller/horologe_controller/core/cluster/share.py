@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from horologe_common.clock import NEVER_NS, s
 from horologe_controller.core.cluster.dynamic_pace import DynamicPace
-from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials, new_pace
+from horologe_controller.core.cluster.estimates import ShareTrials, new_pace
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Lane
+from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

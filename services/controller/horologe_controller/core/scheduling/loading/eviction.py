@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.cluster.estimates import LOAD_SIZE
+from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 from horologe_controller.core.traffic import MEMORY_NS
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import BESIDE_NS
+from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_controller.core.cluster.estimates import LOAD_SIZE
+from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.loading.eviction import Eviction
 from horologe_controller.core.scheduling.loading.load_lanes import LoadLanes
