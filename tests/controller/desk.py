@@ -103,7 +103,7 @@ class Desk(SchedulerDesk):
         loads: list[str] = []
         while True:
             plan = self.scheduler.plan(now_ns, self.cluster)
-            self.actions.carry_out(now_ns, plan)
+            self.actions.carry_out(now_ns, plan, [])
             self.scheduler.check()
             self.refused += [refusal.request.id for refusal in plan.refuse]
             self.wake_ns = plan.wake_ns

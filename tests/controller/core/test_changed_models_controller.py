@@ -126,6 +126,8 @@ def test_distributions_belong_to_a_content() -> None:
     assert MODEL not in controller.cluster.distributions
     publish("new")
     assert MODEL in controller.cluster.distributions
+    report_content(controller, a_spec("another"))
+    assert MODEL not in controller.cluster.distributions, "no worker has it any more"
 
 
 def test_a_copy_that_the_worker_has_unloaded_is_loaded_again() -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from controller.controller_builders import FRONTEND, SELECTOR, WORKER, a_controller, finish, submit
+from controller.controller_builders import (
+    FRONTEND,
+    OTHER,
+    SELECTOR,
+    WORKER,
+    a_controller,
+    a_new_controller,
+    finish,
+    join,
+    register,
+    submit,
+)
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Infer,
-    Load,
-    Models,
-    Outcome,
-    RefusedAgain,
-)
+from horologe_common.wire import Admit, Infer, Load, ModelReport, Models, Outcome, RefusedAgain, Submit
 from horologe_controller.core.scheduling.decisions import Reason
 
 
@@ -123,6 +129,45 @@ def test_requests_that_a_frontend_refuses_again_are_counted_as_refusals_of_the_c
     assert traffic is not None
     assert traffic.of_model("sum/1").asked.at(ms(1)) == pytest.approx(45, rel=0.01)
     assert not controller.stats.values.get(("horologe_refused_total", "gone", "1", "work_ahead"))
+
+
+def test_a_request_that_is_too_short_is_no_loss_however_often_it_is_refused() -> None:
+    controller = a_controller("horologe")
+    submit(controller, 1, budget_ms=1)
+    assert [outcome.place_ns > 0 for outcome in sent(controller, Outcome)] == [True]
+    controller.handle(ms(1), FRONTEND, RefusedAgain((("sum/1", 50),)), ())
+    traffic = controller.scheduler.policy.traffic
+    assert traffic is not None
+    assert traffic.of_model("sum/1").asked.at(ms(1)) == pytest.approx(51, rel=0.01)
+    assert (traffic.lost.at(ms(1)), traffic.price.rate, traffic.served) == (0, 0, 1)
+
+
+def test_a_fault_of_the_plan_loses_no_request_that_was_dequeued_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = a_controller()
+    join(controller, OTHER, a_report(a_spec("other")))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(controller.scheduler.loads, "plan", fail)
+    controller.scheduler.loads.models_missing = True
+    for number, model in ((1, "sum/1"), (2, "other/1")):
+        controller.handle(0, SELECTOR, Submit(number, model, ms(100), 1, FRONTEND, number), ())
+    with pytest.raises(RuntimeError, match="a fault"):
+        controller.tick(0)
+    assert {infer.model for infer in sent(controller, Infer)} == {"sum/1", "other/1"}
+    controller.check()
+
+
+def test_a_request_for_a_model_that_is_unloaded_while_it_loads_is_answered_at_once() -> None:
+    controller = a_new_controller()
+    register(controller, ModelReport(msgspec.structs.replace(a_spec(), outputs=()), None, loading="it is read"))
+    submit(controller, 1)
+    assert not sent(controller, Outcome)
+    controller.handle(ms(1), FRONTEND, Admit(2, "sum", "", False), ())
+    controller.tick(ms(1))
+    (outcome,) = sent(controller, Outcome)
+    assert (outcome.status, outcome.reason) == (Status.UNKNOWN_MODEL, "model 'sum/1': not served now")
 
 
 def test_only_refusals_on_arrival_say_when_the_next_place_is_free() -> None:

@@ -119,11 +119,11 @@ class ScanPlanner(Planner):
         super().__init__(policy, settings)
         self.loads.demand = ScannedDemand(self.queues)
 
-    def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
+    def plan(self, now_ns: int, cluster: Cluster, plan: Decisions | None = None) -> Decisions:
         for share in cluster.shares():
             self.rankings.of_share.setdefault(share, (ScannedQueue(self), Ranking(_no_strategy)))
             cluster.changes.mark_share(share)
-        return super().plan(now_ns, cluster)
+        return super().plan(now_ns, cluster, plan)
 
 
 def _no_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
@@ -183,7 +183,7 @@ class ScanDesk(SchedulerDesk):
                     sorted(refusal.request.id for refusal in plan.refuse),
                 )
             )
-            self.actions.carry_out(now_ns, plan)
+            self.actions.carry_out(now_ns, plan, [])
             self.planner.check()
             self.cluster.check()
             if not plan.load:

@@ -1,4 +1,4 @@
-"""Clipper, Nexus and Symphony behave as in their papers, on small queues. A batch of n takes 1.5 + n / 2 ms."""
+"""Clipper, Nexus, Symphony and fifo as in their papers, on small queues. A batch of n takes 1.5 + n / 2 ms."""
 
 from __future__ import annotations
 
@@ -284,3 +284,17 @@ def test_late_heads_give_way_to_a_batch_of_the_target_size(part: float, dropped:
     (action,), _ = desk.plan(NOW)
     assert action.batch_size == (16 if dropped else 4)
     assert desk.refused == dropped
+
+
+# Fifo
+
+
+def test_runs_of_the_profiler_do_not_change_the_limit_of_requests_with_deadlines() -> None:
+    desk = Desk("fifo", [("m",)])
+    for turn in range(8):
+        desk.ask(NOW + ms(10 * turn), 10_000, best_effort=True)
+        for action in desk.plan(NOW + ms(10 * turn))[0]:
+            desk.end(action, NOW + ms(10 * turn) + took_ns(action.batch_size))
+    for _ in range(16):
+        desk.ask(NOW + ms(100), 50)
+    assert desk.plan(NOW + ms(100))[0][0].batch_size == 1

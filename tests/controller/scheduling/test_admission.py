@@ -76,7 +76,7 @@ def test_what_shares_execute_is_ahead_also_of_requests_that_take_little_time_alo
     desk.add(NOW, *(desk.a_request(NOW, spec, 40) for _ in range(16 * shares)))
     plan = desk.scheduler.plan(NOW, desk.cluster)
     assert [batch.batch_size for batch in plan.start] == [16] * shares
-    Actions("controller/0#1", desk.cluster).carry_out(NOW, plan)
+    Actions("controller/0#1", desk.cluster).carry_out(NOW, plan, [])
     admitted = sum(not desk.add(NOW, desk.a_request(NOW, spec, 40)) for _ in range(50 * shares))
     assert 16 * shares <= admitted <= 24 * shares
 

@@ -104,6 +104,13 @@ def test_an_arrival_takes_the_place_of_the_latest_turns() -> None:
     assert not queue.find_displaced(a_request(99, "flood"))
 
 
+def test_a_client_does_not_displace_its_own_requests() -> None:
+    queue = a_queue(*(a_request(number, "flood") for number in range(20)), a_request(50, "small"))
+    for request in list(queue)[:5]:
+        queue.remove(request)
+    assert not queue.find_displaced(a_request(99, "flood"))
+
+
 def test_one_client_alone_displaces_nothing() -> None:
     queue = a_queue(*(a_request(number, "flood") for number in range(30)))
     assert not queue.find_displaced(a_request(99, "flood"))

@@ -46,13 +46,12 @@ class Actions:
         """Return the requests that wait for an action."""
         return [request for action in self._pending.values() for request in action.open_requests()]
 
-    def carry_out(self, now_ns: int, plan: Decisions) -> list[Out]:
-        """Return the messages to workers and holders for a plan, in its order, and update the mirror."""
-        outs = [self._unload(share, model) for share, model in plan.unload]
-        outs += [self.load_model(now_ns, share, model) for share, model in plan.load]
+    def carry_out(self, now_ns: int, plan: Decisions, out: list[Out]) -> None:
+        """Add the messages to workers and holders for a plan to `out`, in its order, and update the mirror."""
+        out += [self._unload(share, model) for share, model in plan.unload]
+        out += [self.load_model(now_ns, share, model) for share, model in plan.load]
         for batch in plan.start:
-            outs += self._start_batch(now_ns, batch)
-        return outs
+            out += self._start_batch(now_ns, batch)
 
     def adopt_loads(self, now_ns: int, worker: WorkerMirror, message: Register) -> None:
         """Adopt LOADs that a previous controller started: the worker sends their Results to this one."""

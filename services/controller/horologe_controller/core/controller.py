@@ -50,6 +50,7 @@ from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import ModelCatalogue
 from horologe_controller.core.requests.lifecycle import RequestLifecycle, RequestObservers
 from horologe_controller.core.runtime_distributions import store_distributions
+from horologe_controller.core.scheduling.decisions import Decisions
 from horologe_controller.schedulers import create_scheduler
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from horologe_common.rollouts import ControllerState
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.decisions import Decisions
     from horologe_controller.settings import ControllerSettings
 
 PING_NS = ms(250)
@@ -120,6 +120,7 @@ class Controller:
                 self.out.extend(self._workers.update_status(now_ns, sender, message))
             case Admit():
                 self.out.extend(self.catalogue.admit(sender, message))
+                self._requests.admit_awaited()
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Describe():
@@ -176,7 +177,7 @@ class Controller:
         """Unload what lost its requests and what shares cannot run, and requeue the requests of revised models."""
         changes = self.cluster.changes
         if self.catalogue.released:
-            self.out.extend(self._actions.unload_models(self.catalogue.pop_released(now_ns, self._requests.table)))
+            self.out.extend(self._actions.unload_models(self.catalogue.pop_released(now_ns, self.scheduler.queues)))
         if changes.unservable:
             self.out.extend(self._actions.unload_unservable(changes.unservable))
             changes.unservable.clear()
@@ -185,12 +186,16 @@ class Controller:
             changes.revised_models.clear()
 
     def _plan(self, now_ns: int) -> Decisions:
-        """Call the scheduler, and carry out its plan."""
-        plan = self.scheduler.plan(now_ns, self.cluster)
-        self.out += self._actions.carry_out(now_ns, plan)
-        if plan.refuse:
-            for_each(plan.refuse, lambda refusal: self._requests.finish_refused(now_ns, refusal))
-        return plan
+        """Call the scheduler, and carry out its plan; after a fault, what it had decided before."""
+        plan = Decisions()
+        try:
+            return self.scheduler.plan(now_ns, self.cluster, plan)
+        finally:
+            try:
+                if plan.refuse:
+                    for_each(plan.refuse, lambda refusal: self._requests.finish_refused(now_ns, refusal))
+            finally:
+                self._actions.carry_out(now_ns, plan, self.out)
 
     def wakeup_ns(self) -> int | None:
         wakes = [self._wake_ns, self._load_backoff.due_ns, self._events.due_ns]

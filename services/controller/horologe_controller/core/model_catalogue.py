@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.queues import RequestQueues
 
 
 class ModelCatalogue:
@@ -59,13 +59,17 @@ class ModelCatalogue:
         self._loads.confirm(address)
         return self._advance_loads()
 
-    def pop_released(self, now_ns: int, requests: Iterable[Request]) -> list[str]:
-        """Return the versions to unload now: those that no switch, stream, or one of all open `requests` needs."""
-        needed = {request.model: True for request in requests}
+    def pop_released(self, now_ns: int, queues: RequestQueues) -> list[str]:
+        """Return the versions to unload now: those that no switch, stream, EXEC or queued request needs."""
         shares = list(self._cluster.shares())
-        needed |= {key: True for key in self.released if any(share.has_streams(now_ns, key) for share in shares)}
-        needed |= {switch.key: True for switch in self.switches.pending.values()}
-        popped = [key for key in self.released if key not in needed]
+        switched = {switch.key for switch in self.switches.pending.values()}
+        popped = [
+            key
+            for key in self.released
+            if key not in switched
+            and not queues.of_model(key)
+            and not any(share.is_running(key) or share.has_streams(now_ns, key) for share in shares)
+        ]
         for key in popped:
             del self.released[key]
         return [key for key in popped if key in self._states and not self._states[key].traffic]
@@ -117,6 +121,7 @@ class ModelCatalogue:
                 self._states.pop(key, None)
                 self._withdrawn.pop(key, None)
                 self._cluster.retired.pop(key, None)
+                self._cluster.distributions.pop(key, None)
         self._loads.confirm(worker.address, message.scans)
         outs = self.refresh_and_announce()
         self._cluster.register_worker(worker, message, changed)  # it can run models whose content was just chosen

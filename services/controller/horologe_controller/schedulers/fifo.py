@@ -42,6 +42,8 @@ class Fifo(SchedulingPolicy):
     def on_result(self, action: Action, took_ns: int) -> None:
         """Adapt the limit of the model to the batch's duration, against the budget of its first request."""
         first, limit = action.requests[0], self._limits.get(action.model, 1.0)
+        if first.best_effort:
+            return
         if took_ns > first.deadline_ns - first.arrival_ns:
             self._limits[action.model] = max(1.0, limit * self._steps.backoff)
         else:

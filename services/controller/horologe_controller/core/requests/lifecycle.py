@@ -253,7 +253,7 @@ class RequestLifecycle:
             if self._activity.active:
                 for _ in range(count):
                     self._activity.record_refusal(now_ns, refusal)
-            self._scheduler.record_refused_again(now_ns, request, count, self._cluster)
+            self._scheduler.record_refused_again(now_ns, refusal, count, self._cluster)
 
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""

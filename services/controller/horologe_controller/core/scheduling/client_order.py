@@ -114,7 +114,8 @@ class ClientOrder:
         """Return queued requests to refuse for an arrival of another client: later turns, as many rows; or none."""
         turn = max(self._next.get(arrival.client, 0), self._present)
         last = [queue[place] for place in range(max(0, len(queue) - DISPLACEABLE), len(queue))]
-        later = sorted([request for request in last if request.turn > turn], key=_turn, reverse=True)
+        others = [request for request in last if request.turn > turn and request.client != arrival.client]
+        later = sorted(others, key=_turn, reverse=True)
         rows, displaced = 0, []
         for request in later:
             displaced.append(request)

@@ -72,9 +72,9 @@ class Decisions(msgspec.Struct):
     LOAD in the mirror.
     """
 
-    start: list[Batch]
-    load: list[tuple[Share, str]]
-    unload: list[tuple[Share, str]]
-    refuse: list[Refusal]
-    wake_ns: int | None
+    start: list[Batch] = []
+    load: list[tuple[Share, str]] = []
+    unload: list[tuple[Share, str]] = []
+    refuse: list[Refusal] = []
+    wake_ns: int | None = None
     replan: bool = False

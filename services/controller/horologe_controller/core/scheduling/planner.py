@@ -141,8 +141,12 @@ class Planner:
         if self.loads.models_missing:
             self.loads.demand.remove_requests(requests)
 
-    def record_refused_again(self, now_ns: int, request: Request, count: int, cluster: Cluster) -> None:
-        """Record that `count` requests have come since the last one, and were refused as `request` was on arrival."""
+    def record_refused_again(self, now_ns: int, refusal: Refusal, count: int, cluster: Cluster) -> None:
+        """Record that `count` requests have come since the last one, and were refused on arrival in the same way."""
+        request = refusal.request
+        if refusal.reason != Reason.WORK_AHEAD:  # no device time would have served them
+            self.policy.on_requests_arrived([request] * count, cluster)
+            return
         if (queue := self.queues.find_queue(request)) is not None:
             queue.record_loss(now_ns)
         self.policy.on_refused_again(now_ns, request, count, cluster)
@@ -153,9 +157,12 @@ class Planner:
             self.policy.on_result(action, took_ns)
         self.rankings.mark_estimates(action.share, self.queues.of_model(action.model))
 
-    def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
-        """Decide. Read and clear `cluster.changes`. The requests that the plan starts or refuses are dequeued."""
-        plan, queues = Decisions([], [], [], [], None), self.queues
+    def plan(self, now_ns: int, cluster: Cluster, plan: Decisions | None = None) -> Decisions:
+        """Decide. Read and clear `cluster.changes`. The requests that the plan starts or refuses are dequeued.
+
+        `plan`: an empty one, which has what was decided before a fault.
+        """
+        plan, queues = plan or Decisions(), self.queues
         for queue in self.waits.pop_expired(now_ns) if self.waits.held else ():
             self._on_queue_changed(queue)
         expires = self.policy.deadline_rule != "ignore"
