@@ -61,9 +61,8 @@ class RollingQuantile:
         self._age_ns = age_ns
         self._high_indices = _quantile_indices(window, quantile)
         self._alone_max = alone_max
-        self.valid_until_ns = NEVER_NS
-        """Time until which the last result of `high_quantile` is valid if nothing is measured. It is read more often
-        than measurements arrive."""
+        self._valid_until_ns = NEVER_NS
+        """Time until which `_high` is valid if nothing is measured. It is read more often than measurements arrive."""
         self._high: int | None = None
 
     def observe(self, now_ns: int, value: int) -> None:
@@ -73,17 +72,17 @@ class RollingQuantile:
             del ordered[bisect_left(ordered, samples.popleft()[1])]
         samples.append((now_ns, value))
         insort(ordered, value)
-        self.valid_until_ns = -1
+        self._valid_until_ns = -1
 
     def high_quantile(self, now_ns: int) -> int | None:
         """Return the high quantile, or None without a recent measurement."""
-        if now_ns > self.valid_until_ns:
+        if now_ns > self._valid_until_ns:
             self._drop_old(now_ns)
             ordered, samples = self._ordered, self._samples
             self._high = ordered[self._high_indices[len(ordered)]] if ordered else None
             if len(ordered) == 1 and ordered[0] > self._alone_max:
                 self._high = None
-            self.valid_until_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
+            self._valid_until_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
         return self._high
 
     def low_quantile(self, now_ns: int) -> int | None:
@@ -125,7 +124,7 @@ class RollingQuantile:
         """Drop measurements above `value`."""
         self._samples = deque(sample for sample in self._samples if sample[1] <= value)
         del self._ordered[bisect_right(self._ordered, value) :]
-        self.valid_until_ns = -1
+        self._valid_until_ns = -1
 
     @property
     def count(self) -> int:

@@ -269,7 +269,10 @@ class Share:
         return exec_ns, estimate.typical(now_ns, LOAD_SIZE)
 
     def hangs(self, now_ns: int) -> bool:
-        """Return whether an action of any lane should have ended more than `ACTION_GRACE_NS` ago."""
+        """Return whether an action of any lane should have ended more than `ACTION_GRACE_NS` ago (grey failure).
+
+        Clockwork, section 7.
+        """
         late_ns = now_ns - ACTION_GRACE_NS
         return late_ns > self.exec.due_ns or late_ns > self.load.due_ns
 
@@ -280,10 +283,6 @@ class Share:
     def slowness(self, now_ns: int) -> float:
         """Return recent EXEC durations as a multiple of their profiles, at least 1."""
         return max(1000, self.pace.high_quantile(now_ns) or 0) / 1000
-
-    def steady_until_ns(self) -> int:
-        """Return until when the last results of `hangs` and `slowness` hold if nothing happens on the share."""
-        return min(self.pace.valid_until_ns, min(self.exec.due_ns, self.load.due_ns) + ACTION_GRACE_NS)
 
     @property
     def missing_models(self) -> int:

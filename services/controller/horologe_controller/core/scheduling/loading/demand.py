@@ -17,11 +17,9 @@ all lost requests were for popular models that one device held (experiments/resu
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_controller.core.cluster.lane import ACTION_GRACE_NS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,54 +32,14 @@ if TYPE_CHECKING:
 
 
 class ShareLoad:
-    """Demand that is allocated to a share, and the slowness of the share."""
+    """Demand that is allocated to a share."""
 
-    __slots__ = ("slowness", "total_ns")
+    __slots__ = ("share", "total_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share) -> None:
+        self.share = share
         self.total_ns = 0
         """l_g."""
-        self.slowness = 1.0
-        """Recent durations as a multiple of the share's profiles, at least 1; infinity where it hangs (grey failure,
-        Clockwork section 7)."""
-
-
-class ShareLoads:
-    """Loads of the shares that have executed at least one action or held a model. Their slowness is cached.
-
-    The slowness of a share is recomputed after something happened on it. That of all shares is recomputed once the
-    values may have expired, and every `ACTION_GRACE_NS` at least: within that time no action sent since can become
-    overdue.
-    """
-
-    def __init__(self) -> None:
-        self.of: dict[Share, ShareLoad] = {}
-        self._changed: dict[Share, bool] = {}
-        """Shares whose slowness to recompute at the next update."""
-        self._valid_until_ns = 0
-
-    def mark_share(self, share: Share) -> None:
-        """Recompute the share's slowness at the next update: something happened on it."""
-        if share not in self.of:
-            self.of[share] = ShareLoad()
-        self._changed[share] = True
-
-    def discard_share(self, share: Share) -> None:
-        self._changed.pop(share, None)
-        self.of.pop(share, None)
-
-    def update(self, now_ns: int) -> None:
-        """Recompute the slowness of the shares that need it."""
-        if now_ns > self._valid_until_ns:
-            self._changed |= dict.fromkeys(self.of, True)
-            self._valid_until_ns = now_ns + ACTION_GRACE_NS
-        for share in self._changed:
-            if share.hangs(now_ns):  # until something happens on it
-                self.of[share].slowness = math.inf
-            else:
-                self.of[share].slowness = share.slowness(now_ns)
-                self._valid_until_ns = min(self._valid_until_ns, share.steady_until_ns())
-        self._changed.clear()
 
 
 class ModelDemand:
@@ -107,7 +65,7 @@ class Demand:
     def __init__(self, queues: RequestQueues, traffic: Traffic | None = None) -> None:
         """`traffic`: None if a model that loses requests counts like others."""
         self._traffic = traffic
-        self._loads = ShareLoads()
+        self._loads: dict[Share, ShareLoad] = {}
         self._queues = queues
         self._models: dict[str, ModelDemand] = {}
         """Models with demand. Those without are dropped by the next update."""
@@ -161,17 +119,11 @@ class Demand:
         if model in self._models:
             self._stale[model] = True
 
-    def mark_shares(self, shares: dict[Share, bool]) -> None:
-        """Recompute these shares at the next update: something happened on them."""
-        for share in shares:
-            self._loads.mark_share(share)
-
     def discard_share(self, share: Share) -> None:
-        self._loads.discard_share(share)
+        self._loads.pop(share, None)
 
     def update(self, now_ns: int, residency: ModelResidency) -> None:
         """Bring allocations and priorities up to date."""
-        self._loads.update(now_ns)
         for request in self._counted.pop_up_to(now_ns - 1):
             self._subtract_cost(request.model, request.cost_ns)
         if self._stale:
@@ -212,8 +164,13 @@ class Demand:
 
     def load_ns(self, share: Share) -> int:
         """Return l_g: the demand allocated to the share."""
-        load = self._loads.of.get(share)
+        load = self._loads.get(share)
         return 0 if load is None else load.total_ns
+
+    def _load_of(self, share: Share) -> ShareLoad:
+        if (load := self._loads.get(share)) is None:
+            load = self._loads[share] = ShareLoad(share)
+        return load
 
     def _allocate(self, now_ns: int, model: str, residency: ModelResidency) -> None:
         """Divide a_m,g in inverse proportion to l_g, then compute p_m."""
@@ -227,13 +184,14 @@ class Demand:
             self._relieved |= shares or {}
             return
         priority_ns = demand.total_ns
-        demand.parts = _divide(priority_ns, [self._loads.of[share] for share in shares]) if shares else []
+        demand.parts = _divide(priority_ns, [self._load_of(share) for share in shares]) if shares else []
         if demand.parts:
             lost = 0.0 if self._traffic is None else self._traffic.excess_losses(now_ns, model)
             capacity_ns = round(demand.helped_ns / (1.0 + lost))
             for load, part_ns in demand.parts:
                 load.total_ns += part_ns
-                share_ns = capacity_ns if load.slowness == 1.0 else round(capacity_ns / load.slowness)
+                share = load.share
+                share_ns = 0 if share.hangs(now_ns) else round(capacity_ns / share.slowness(now_ns))
                 priority_ns -= part_ns * share_ns // (load.total_ns or 1)
         demand.priority_ns = priority_ns
         if priority_ns > 0:
@@ -252,7 +210,7 @@ class Demand:
                 assert sum([part_ns for _, part_ns in demand.parts]) == demand.total_ns
             for load, part_ns in demand.parts:
                 allocated[load] = allocated.get(load, 0) + part_ns
-        assert all(load.total_ns == allocated.get(load, 0) for load in (*self._loads.of.values(), *allocated))
+        assert all(load.total_ns == allocated.get(load, 0) for load in (*self._loads.values(), *allocated))
         assert set(self._positive) == {model for model, demand in self._models.items() if demand.priority_ns > 0}
 
 

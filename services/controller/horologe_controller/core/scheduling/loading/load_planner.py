@@ -77,7 +77,6 @@ class LoadPlanner:
 
     def mark_shares(self, shares: dict[Share, bool]) -> None:
         """Examine these shares again: something happened on them."""
-        self.demand.mark_shares(shares)
         self._lanes.mark_shares(shares)
         self._unkept |= {share: True for share in shares if share.kept}
         if self._full:
