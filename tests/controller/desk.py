@@ -28,11 +28,11 @@ NOW = s(1000)
 
 
 class SchedulerDesk:
-    """A scheduler with its own cluster, whose workers `w0`, `w1`, ... have one share each."""
+    """A scheduler and its cluster, whose workers `w0`, `w1`, ... have one share each."""
 
     def __init__(self, scheduler: Planner, specs: Iterable[ModelSpec], pages: int = 64) -> None:
         self.scheduler = scheduler
-        self.cluster = Cluster()
+        self.cluster = scheduler.cluster
         self.cluster.specs = {spec.key: spec for spec in specs}
         self.pages = pages
         self.requests = 0
@@ -52,7 +52,7 @@ class SchedulerDesk:
 
     def add(self, now_ns: int, *requests: Request) -> list[Refusal]:
         """Queue requests that arrive in one turn. Return the refusals."""
-        return self.scheduler.add(now_ns, list(requests), self.cluster)
+        return self.scheduler.add(now_ns, list(requests))
 
 
 class Desk(SchedulerDesk):
@@ -63,7 +63,7 @@ class Desk(SchedulerDesk):
     ) -> None:
         self.settings = ControllerSettings(scheduler=name, preload=False, **settings)
         self.specs = {key: a_spec(key, weights_bytes=4 * PAGE_BYTES) for key in models}
-        super().__init__(create_scheduler(self.settings), self.specs.values(), pages=8)
+        super().__init__(create_scheduler(self.settings, Cluster()), self.specs.values(), pages=8)
         self.actions = Actions("controller/0#1", self.cluster)
         for number, held in enumerate(resident):
             self.register(number, [f"{key}/1" for key in held])
@@ -102,7 +102,7 @@ class Desk(SchedulerDesk):
         before = set(map(id, self.actions))
         loads: list[str] = []
         while True:
-            plan = self.scheduler.plan(now_ns, self.cluster)
+            plan = self.scheduler.plan(now_ns)
             self.actions.carry_out(now_ns, plan, [])
             self.scheduler.check()
             self.refused += [refusal.request.id for refusal in plan.refuse]

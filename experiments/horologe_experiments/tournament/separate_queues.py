@@ -16,9 +16,8 @@ from horologe_controller.core.scheduling.scheduling_policy import SchedulingPoli
 from horologe_controller.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
@@ -56,17 +55,19 @@ def _kind_ns(distributions: RuntimeDistributions, kind: int, size: int) -> float
 class SeparateQueues(SchedulingPolicy):
     """Another policy, with a queue and estimates for each kind of a dynamic model's requests."""
 
+    uses_distributions = True
+
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.parameters = policy.parameters
         self._policy = policy
         self.deadline_rule, self.just_in_time, self.waits = policy.deadline_rule, policy.just_in_time, policy.waits
-        self._distributions: Mapping[str, RuntimeDistributions] = {}
+        self.cluster = policy.cluster
         self._views: dict[tuple[Share, str, int], KindShare] = {}
         """By share, model and `shape_key` of its requests: 1 + the kind."""
 
     def _view(self, share: Share, model: str, shape_key: int) -> Any:
         """Return the share with the kind's estimates; the share itself if the model is static."""
-        distributions = self._distributions.get(model)
+        distributions = self.cluster.distributions.get(model)
         if distributions is None or shape_key <= 0 or model not in share.estimates:
             return share
         view = self._views.get((share, model, shape_key))
@@ -82,27 +83,22 @@ class SeparateQueues(SchedulingPolicy):
         """Return the policy's batch without deadlines."""
         return self._policy.best_effort_batch(now_ns, start_ns, self._view(share, queue.model, queue.key[0]), queue)
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+    def shortest_exec_ns(self, now_ns: int, request: Request) -> int:
         """Return the shortest predicted time of the request's kind alone, on any share."""
-        shares = cluster.capable.get(request.model, ())
-        if request.model not in cluster.distributions or not shares:
-            return self._policy.shortest_exec_ns(now_ns, request, cluster)
+        shares = self.cluster.capable.get(request.model, ())
+        if request.model not in self.cluster.distributions or not shares:
+            return self._policy.shortest_exec_ns(now_ns, request)
         size, key = request.spec.compiled_batch_size(request.rows), request.shape_key
         views = [self._view(share, request.model, key) for share in shares]
         return min(int(view.predict(now_ns, request.model, size)) for view in views)
 
-    def is_dynamic(self, model: str, cluster: Cluster) -> bool:
-        """Return whether the requests of the model are of several kinds, and so admitted one by one."""
-        return model in cluster.distributions
-
-    def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
+    def on_requests_arrived(self, requests: Sequence[Request]) -> None:
         """Set the kind of the requests, which chooses their queue."""
-        self._distributions = cluster.distributions
-        distributions = cluster.distributions.get(requests[0].model)
+        distributions = self.cluster.distributions.get(requests[0].model)
         if distributions is not None:
             for request in requests:
                 request.shape_key = 1 + distributions.kind_of(request.application, request.length)
-        self._policy.on_requests_arrived(requests, cluster)
+        self._policy.on_requests_arrived(requests)
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Call the policy's hook."""
@@ -134,5 +130,5 @@ class SeparateQueues(SchedulingPolicy):
 def register_separate_queues(scheduler: str) -> str:
     """Add the second form of a scheduler to the registry. Return its name."""
     create, name = SCHEDULERS[scheduler], scheduler + SEPARATE
-    SCHEDULERS[name] = lambda settings: SeparateQueues(create(settings))
+    SCHEDULERS[name] = lambda settings, cluster: SeparateQueues(create(settings, cluster))
     return name

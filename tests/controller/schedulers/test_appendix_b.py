@@ -14,6 +14,7 @@ from horologe_common.clock import ms
 from horologe_common.core import indexed_heap
 from horologe_common.models import PAGE_BYTES
 from horologe_controller.core.actions import Actions
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.core.scheduling.ranking import Ranking
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
-    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.scheduling.decisions import Decisions
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -119,11 +119,11 @@ class ScanPlanner(Planner):
         super().__init__(policy, settings)
         self.loads.demand = ScannedDemand(self.queues)
 
-    def plan(self, now_ns: int, cluster: Cluster, plan: Decisions | None = None) -> Decisions:
-        for share in cluster.shares():
+    def plan(self, now_ns: int, plan: Decisions | None = None) -> Decisions:
+        for share in self.cluster.shares():
             self.rankings.of_share.setdefault(share, (ScannedQueue(self), Ranking(_no_strategy)))
-            cluster.changes.mark_share(share)
-        return super().plan(now_ns, cluster, plan)
+            self.cluster.changes.mark_share(share)
+        return super().plan(now_ns, plan)
 
 
 def _no_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
@@ -139,7 +139,7 @@ class ScanDesk(SchedulerDesk):
             a_spec(f"m{number}", batch_sizes=SIZES, weights_bytes=(1 + number % 3) * PAGE_BYTES)
             for number in range(models)
         ]
-        self.planner = kind(Clockwork(settings), settings)
+        self.planner = kind(Clockwork(settings, Cluster()), settings)
         super().__init__(self.planner, self.specs, pages)
         self.actions = Actions("controller/0#1", self.cluster)
         self.decisions: list[Any] = []
@@ -172,7 +172,7 @@ class ScanDesk(SchedulerDesk):
 
     def plan(self, now_ns: int) -> None:
         while True:
-            plan = self.planner.plan(now_ns, self.cluster)
+            plan = self.planner.plan(now_ns)
             self.decisions.append(
                 (
                     [

@@ -12,6 +12,7 @@ from controller.every_scheduler import LATE_ON_PURPOSE, NAMES, contributing_exam
 from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.models import PAGE_BYTES, ModelSpec
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 
@@ -32,7 +33,7 @@ class ContractDesk(SchedulerDesk):
     def __init__(self, name: str, *models: ModelSpec, resident: Sequence[str] | None = None) -> None:
         self.settings = ControllerSettings(scheduler=name)
         self.models = models or (a_spec(),)
-        super().__init__(create_scheduler(self.settings), self.models)
+        super().__init__(create_scheduler(self.settings, Cluster()), self.models)
         self.register(0, [model.key for model in self.models] if resident is None else resident)
 
     def ask(
@@ -43,7 +44,7 @@ class ContractDesk(SchedulerDesk):
         return request, refusals[0] if refusals else None
 
     def plan(self, now_ns: int = NOW) -> Decisions:
-        plan = self.scheduler.plan(now_ns, self.cluster)
+        plan = self.scheduler.plan(now_ns)
         self.scheduler.check()
         return plan
 

@@ -13,6 +13,7 @@ from harness.builders import a_spec
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.recording import snapshot
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.schedulers.orloj.orloj import Orloj, batch_quantile_ns
@@ -32,7 +33,7 @@ class OrlojDesk(SchedulerDesk):
     def __init__(self, *, known: bool = True, **settings: Any) -> None:
         self.spec = a_spec(batch_sizes=(1, 2, 4))
         self.settings = ControllerSettings(scheduler="orloj", **settings)
-        self.policy = Orloj(self.settings)
+        self.policy = Orloj(self.settings, Cluster())
         super().__init__(Planner(self.policy, self.settings), [self.spec])
         self.register(0, [self.spec.key])
         if known:
@@ -48,7 +49,7 @@ class OrlojDesk(SchedulerDesk):
         return request, refusals[0] if refusals else None
 
     def plan(self, now_ns: int = NOW) -> tuple[list[Batch], list[Refusal]]:
-        plan = self.scheduler.plan(now_ns, self.cluster)
+        plan = self.scheduler.plan(now_ns)
         self.scheduler.check()
         return plan.start, plan.refuse
 
@@ -158,7 +159,7 @@ def test_the_state_survives_a_snapshot() -> None:
             share.exec.pending.clear()
             one.changes.mark_share(share)
     now_ns = NOW + ms(1)
-    again = scheduler.plan(now_ns, cluster)
+    again = scheduler.plan(now_ns)
     scheduler.check()
     ours, _ = desk.plan(now_ns)
     assert [[one.id for one in batch.requests] for batch in again.start] == [

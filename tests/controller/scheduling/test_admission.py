@@ -10,6 +10,7 @@ from controller.desk import NOW, Desk, SchedulerDesk
 from harness.builders import a_report, a_spec
 from horologe_common.clock import ms
 from horologe_controller.core.actions import Actions
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.scheduling.decisions import Reason, Refusal
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
@@ -18,7 +19,9 @@ from horologe_controller.settings import ControllerSettings
 class AdmissionDesk(SchedulerDesk):
     def __init__(self, *workers: tuple[str, ...], admission: bool = True) -> None:
         settings = ControllerSettings(admission=admission)
-        super().__init__(create_scheduler(settings), map(a_spec, sorted({name for names in workers for name in names})))
+        super().__init__(
+            create_scheduler(settings, Cluster()), map(a_spec, sorted({name for names in workers for name in names}))
+        )
         for number, names in enumerate(workers):
             self.register(number, [f"{name}/1" for name in names])
 
@@ -69,12 +72,12 @@ def test_what_shares_execute_is_ahead_also_of_requests_that_take_little_time_alo
     alone_ms: float, shares: int
 ) -> None:
     """Batches of 16 take 16 ms. One is in flight on each share: of 40 ms, 24 are left."""
-    desk = SchedulerDesk(create_scheduler(ControllerSettings(preload=False)), [spec := a_spec()])
+    desk = SchedulerDesk(create_scheduler(ControllerSettings(preload=False), Cluster()), [spec := a_spec()])
     reports = [a_report(spec, exec_ms=alone_ms, per_row_ms=(16 - alone_ms) / 15)]
     for number in range(shares):
         desk.register(number, [spec.key], reports)
     desk.add(NOW, *(desk.a_request(NOW, spec, 40) for _ in range(16 * shares)))
-    plan = desk.scheduler.plan(NOW, desk.cluster)
+    plan = desk.scheduler.plan(NOW)
     assert [batch.batch_size for batch in plan.start] == [16] * shares
     Actions("controller/0#1", desk.cluster).carry_out(NOW, plan, [])
     admitted = sum(not desk.add(NOW, desk.a_request(NOW, spec, 40)) for _ in range(50 * shares))
@@ -136,7 +139,7 @@ def test_requests_that_come_too_late_for_a_full_batch_are_not_ahead() -> None:
 def test_only_refused_requests_of_a_turn_count_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     desk, lost = AdmissionDesk(("a",)), []
     policy = desk.scheduler.policy
-    monkeypatch.setattr(policy, "on_request_late", lambda now_ns, request, cluster: lost.append(request.id))
+    monkeypatch.setattr(policy, "on_request_late", lambda now_ns, request: lost.append(request.id))
     refusals = desk.ask_together("a", *[10] * 40)
     assert 0 < len(refusals) < 40
     assert lost == [refusal.request.id for refusal in refusals]
@@ -164,12 +167,10 @@ def test_while_a_refusal_lasts_the_same_request_is_refused_again_unless_somethin
 
     def is_refused(after_ns: int) -> bool:
         request, scheduler = desk.a_request(now_ns + after_ns, spec, budget_ms), desk.scheduler
-        exec_ns = scheduler.policy.shortest_exec_ns(request.arrival_ns, request, desk.cluster)
+        exec_ns = scheduler.policy.shortest_exec_ns(request.arrival_ns, request)
         queue, counted = scheduler.queues.find_queue(request), True
         return bool(
-            scheduler.admission.refuse_on_arrival(
-                request.arrival_ns, (request,), exec_ns, desk.cluster, queue, counted, False
-            )
+            scheduler.admission.refuse_on_arrival(request.arrival_ns, (request,), exec_ns, queue, counted, False)
         )
 
     if refusal.refuses_ns > 0:

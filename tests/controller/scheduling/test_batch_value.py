@@ -205,7 +205,8 @@ ROWS_THAT_FIT_LATER = [("0", 1.0)] * 6 + [("0", 26.0), ("0", 34.0), ("0", 35.0),
 def test_the_queue_with_the_lowest_rank_goes_first(
     waiting: list[list[tuple[str, float]]], starts: list[int], most_rows: int
 ) -> None:
-    policy, cluster = Horologe(ControllerSettings()), Cluster()
+    cluster = Cluster()
+    policy = Horologe(ControllerSettings(), cluster)
     specs = [a_spec(f"m{number}", batch_sizes=SIZES) for number in range(len(waiting))]
     worker = cluster.workers["w"] = WorkerMirror("w", True)
     shares = (Told(0, "d", 64, tuple(spec.key for spec in specs)),)
@@ -221,7 +222,7 @@ def test_the_queue_with_the_lowest_rank_goes_first(
             rows = 1 + number % most_rows
             request = Request(number, "s", Submit(number, spec.key, 0, rows, "f", number), spec, NOW, deadline_ns)
             request.application = application
-            policy.on_requests_arrived([request], cluster)
+            policy.on_requests_arrived([request])
             queue.insert([request])
         if queue:
             ranking.changed[queue] = True

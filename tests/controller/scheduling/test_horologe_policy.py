@@ -54,7 +54,7 @@ def test_a_worker_may_start_a_batch_while_its_last_request_can_be_in_time() -> N
     desk = Desk("horologe", [("m",)], admission=False)
     for budget_ms in (4, 6, 8, 10):
         desk.ask(NOW, budget_ms)
-    (batch,) = desk.scheduler.plan(NOW, desk.cluster).start
+    (batch,) = desk.scheduler.plan(NOW).start
     assert len(batch.requests) == 4
     assert batch.latest_ns == NOW + ms(10) - ms(3.5)
 
@@ -66,7 +66,7 @@ def test_a_batch_counts_as_in_time_by_the_median_of_recent_durations() -> None:
         estimate.observe(NOW, 2, ms(took_ms))
     for _ in range(2):
         desk.ask(NOW, 3)
-    (batch,) = desk.scheduler.plan(NOW, desk.cluster).start
+    (batch,) = desk.scheduler.plan(NOW).start
     assert (batch.batch_size, batch.expected_ns, batch.latest_ns) == (2, ms(6), NOW + ms(1))
 
 
@@ -134,10 +134,10 @@ def test_refused_requests_that_are_reported_together_count_like_the_same_one_by_
             now_ns = NOW + number * ms(60) // count
             if desk is one_by_one:
                 request = desk.a_request(now_ns, desk.specs["m"], 200)
-                policy.on_requests_arrived([request], desk.cluster)
-                policy.on_request_late(now_ns, request, desk.cluster)
+                policy.on_requests_arrived([request])
+                policy.on_request_late(now_ns, request)
         if desk is together:
-            policy.on_refused_again(NOW + ms(60), request, count, desk.cluster)
+            policy.on_refused_again(NOW + ms(60), request, count)
         price.append(policy.traffic.price.rate)
     now_ns = NOW + ms(60)
     got, wanted = (desk.scheduler.policy.traffic for desk in (together, one_by_one))

@@ -44,7 +44,7 @@ def test_a_rank_only_grows_with_the_start(name: str, times: list[int], deadlines
     for number, deadline in enumerate(deadlines):
         at_ns = NOW + ms(deadline)
         queue.insert([Request(number, "s", Submit(number, spec.key, 0, 1, "f", number), spec, NOW, at_ns)])
-    policy = SCHEDULERS[name](ControllerSettings(scheduler=name))
+    policy = SCHEDULERS[name](ControllerSettings(scheduler=name), cluster)
     strategies = [policy.best_batch(NOW, NOW + ms(start), share, queue) for start in sorted(starts)]
     ranks = [strategy.rank for strategy in strategies if strategy is not None]
     assert ranks == sorted(ranks)
@@ -143,7 +143,7 @@ def test_a_policy_that_ignores_deadlines_needs_no_wake_up_for_them() -> None:
         desk.ask(NOW, 5)
     desk.plan(NOW)
     later_ns = NOW + ms(1)
-    plan = desk.scheduler.plan(later_ns, desk.cluster)
+    plan = desk.scheduler.plan(later_ns)
     assert plan.wake_ns is None or plan.wake_ns > later_ns + ms(0.1)
 
 

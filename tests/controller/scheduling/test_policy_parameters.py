@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horologe_common.service.settings import SettingsError, load_settings
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.schedulers import SCHEDULERS, check_scheduler
 from horologe_controller.schedulers.clipper import Clipper
 from horologe_controller.settings import ControllerSettings
@@ -26,7 +27,7 @@ def test_parameters_come_from_file_environment_and_flags(tmp_path: Path) -> None
         variables,
         {"policy.backoff": "0.7", "policy.quantile_regression": "true"},
     )
-    parameters = Clipper(settings).parameters
+    parameters = Clipper(settings, Cluster()).parameters
     assert (parameters.delay_ns, parameters.increase, parameters.backoff) == (3_000_000, 2.0, 0.7)
     assert parameters.quantile_regression
 

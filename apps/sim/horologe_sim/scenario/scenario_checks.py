@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import InvalidInput
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_sim.scenario.workload import select_models
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def check_scenario(scenario: Scenario) -> None:
     """Raise SettingsError for a scenario that cannot be simulated, or that would send no requests."""
     check_scheduler("controller.scheduler", scenario.controller.scheduler)
-    SCHEDULERS[scenario.controller.scheduler](scenario.controller)  # raises SettingsError for its parameters
+    SCHEDULERS[scenario.controller.scheduler](scenario.controller, Cluster())  # raises SettingsError for its parameters
     _check_models(scenario)
     if scenario.requests:
         return

@@ -77,7 +77,7 @@ class Controller:
         self.out: list[Out] = []
         self.cluster = Cluster()
         self.stats = Stats()
-        self.scheduler = create_scheduler(settings)
+        self.scheduler = create_scheduler(settings, self.cluster)
         self.store = "rollouts/" + address.partition("/")[2]
         """Address of the state file, which gets each `ControllerState`."""
         discovery = WorkerDiscovery(settings.workers)
@@ -189,7 +189,7 @@ class Controller:
         """Call the scheduler, and carry out its plan; after a fault, what it had decided before."""
         plan = Decisions()
         try:
-            return self.scheduler.plan(now_ns, self.cluster, plan)
+            return self.scheduler.plan(now_ns, plan)
         finally:
             try:
                 if plan.refuse:

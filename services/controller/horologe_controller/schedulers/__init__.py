@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.schedulers.clipper import Clipper
 from horologe_controller.schedulers.clockwork import Clockwork
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
     from horologe_controller.settings import ControllerSettings
 
-SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {
+SCHEDULERS: dict[str, Callable[[ControllerSettings, Cluster], SchedulingPolicy]] = {
     "clockwork": Clockwork,
     "edf": Edf,
     "clipper": Clipper,
@@ -38,9 +39,9 @@ def check_scheduler(settings: ControllerSettings) -> None:
     """Raise `SettingsError` for a scheduler that there is not, and for parameters that its policy does not have."""
     if (name := settings.scheduler) not in SCHEDULERS:
         raise SettingsError(f"setting controller.scheduler: got {name!r}, wanted one of {', '.join(SCHEDULERS)}")
-    SCHEDULERS[name](settings)
+    SCHEDULERS[name](settings, Cluster())
 
 
-def create_scheduler(settings: ControllerSettings) -> Planner:
+def create_scheduler(settings: ControllerSettings, cluster: Cluster) -> Planner:
     """Return a planner with the policy that `settings.scheduler` names. Raises KeyError for an unknown name."""
-    return Planner(SCHEDULERS[settings.scheduler](settings), settings)
+    return Planner(SCHEDULERS[settings.scheduler](settings, cluster), settings)

@@ -22,6 +22,7 @@ from horologe_controller.core.scheduling.strategy import Rank, Strategy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -106,8 +107,8 @@ class Clipper(SchedulingPolicy):
     Parameters = ClipperParameters
     parameters: ClipperParameters
 
-    def __init__(self, settings: ControllerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ControllerSettings, cluster: Cluster) -> None:
+        super().__init__(settings, cluster)
         self._limits: dict[Share, dict[str, BatchLimit]] = {}
 
     def limit(self, share: Share, model: str) -> BatchLimit:

@@ -13,6 +13,7 @@ from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.schedulers.clipper import ClipperParameters
 
 if TYPE_CHECKING:
+    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -24,8 +25,8 @@ class Fifo(SchedulingPolicy):
 
     deadline_rule = "ignore"
 
-    def __init__(self, settings: ControllerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ControllerSettings, cluster: Cluster) -> None:
+        super().__init__(settings, cluster)
         self._steps = ClipperParameters()
         self._limits: dict[str, float] = {}
         """Model -> rows."""

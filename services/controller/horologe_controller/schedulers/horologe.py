@@ -66,13 +66,13 @@ class Horologe(SchedulingPolicy):
     """Batches of similar requests, ordered by expected goodput for the device's time."""
 
     just_in_time = True
+    uses_distributions = True
     traffic: Traffic
     Parameters = HorologeParameters
     parameters: HorologeParameters
 
-    def __init__(self, settings: ControllerSettings) -> None:
-        super().__init__(settings)
-        self._cluster = Cluster()  # until the first requests arrive
+    def __init__(self, settings: ControllerSettings, cluster: Cluster) -> None:
+        super().__init__(settings, cluster)
         self.traffic = Traffic()
         self._price = self.traffic.price
         self._now_ns = 0
@@ -84,8 +84,8 @@ class Horologe(SchedulingPolicy):
         if not queue.rows or (estimate := share.estimates.get(queue.model)) is None:
             return None
         self._now_ns = now_ns
-        cluster = self._cluster
-        if (distributions := cluster.distributions.get(queue.model)) is not None:
+        cluster = self.cluster
+        if (distributions := self.cluster.distributions.get(queue.model)) is not None:
             slowed = distributions.slowed(dynamic_slowness(now_ns, cluster, share, queue.spec))
             strategy = self._dynamic_strategy(start_ns, queue, slowed, distributions.mean_ns)
         else:
@@ -111,14 +111,14 @@ class Horologe(SchedulingPolicy):
             return spec.max_batch
         if self.traffic.lost.at(now_ns) >= 1.0:
             return spec.max_batch
-        shares = self._cluster.residency.shares_of[queue.model].items()
+        shares = self.cluster.residency.shares_of[queue.model].items()
         idle = sum([resident and self._is_idle(now_ns, other) for other, resident in shares])
         return spec.max_batch if idle <= 1 else spec.compiled_batch_size(min(-(-rows // idle), spec.max_batch))
 
     def _is_idle(self, now_ns: int, share: Share) -> bool:
         """Return whether nothing runs on the share, and it gets nothing in this turn."""
         is_free = not share.exec.pending and self.traffic.last_start_ns(share) < now_ns
-        return is_free and self._cluster.workers[share.worker].reachable
+        return is_free and self.cluster.workers[share.worker].reachable
 
     def _static_strategy(
         self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, estimate: Estimate
@@ -169,7 +169,7 @@ class Horologe(SchedulingPolicy):
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
         """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""
         fills_ns = self.traffic.of_model(queue.model).gap_ns * size * len(queue) / queue.rows
-        return fills_ns + self._cluster.latency.dispatch_ns + expected_ns <= queue.newest_budget_ns()
+        return fills_ns + self.cluster.latency.dispatch_ns + expected_ns <= queue.newest_budget_ns()
 
     def _dynamic_strategy(
         self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions, alone_ns: float
@@ -191,7 +191,7 @@ class Horologe(SchedulingPolicy):
 
     def rank_bound(self, queue: ModelQueue) -> Rank | None:
         """Return a lower bound of the rank of any batch that a dynamic queue allows."""
-        if (distributions := self._cluster.distributions.get(queue.model)) is None:
+        if (distributions := self.cluster.distributions.get(queue.model)) is None:
             return None
         queued = queued_requests(queue, distributions)
         version, bound = queued.bound
@@ -207,36 +207,31 @@ class Horologe(SchedulingPolicy):
         spec = queue.spec
         weight = self.traffic.weight(spec) if self._is_fair else 1.0
         if weight > 1.0:
-            alone_ns, _ = self._cluster.cached_exec_ns(self._now_ns, queue.model, spec.batch_sizes[0])
+            alone_ns, _ = self.cluster.cached_exec_ns(self._now_ns, queue.model, spec.batch_sizes[0])
             if queue.newest_budget_ns() < LEAST_BUDGET * alone_ns:
                 weight = 1.0
         return weight * spec.weight
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+    def shortest_exec_ns(self, now_ns: int, request: Request) -> int:
         """Return a low quantile of the request's kind if its model is dynamic."""
-        distributions = cluster.distributions.get(request.model)
+        distributions = self.cluster.distributions.get(request.model)
         if distributions is None:
-            return cluster.request_exec_ns(now_ns, request)
+            return self.cluster.request_exec_ns(now_ns, request)
         return distributions.least_exec_ns(request)
 
-    def is_dynamic(self, model: str, cluster: Cluster) -> bool:
-        """Return whether distributions of the model's execution times are known."""
-        return model in cluster.distributions
-
-    def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
+    def on_requests_arrived(self, requests: Sequence[Request]) -> None:
         """Record the arrivals of new requests."""
-        self._cluster = cluster
         self.traffic.record_arrivals(requests)
 
-    def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
+    def on_request_late(self, now_ns: int, request: Request) -> None:
         """Record the loss, and raise the price of device time."""
         self.traffic.record_loss(now_ns, request.model)
-        self._price.record_late(now_ns, request, cluster)
+        self._price.record_late(now_ns, request, self.cluster)
 
-    def on_refused_again(self, now_ns: int, request: Request, count: int, cluster: Cluster) -> None:
+    def on_refused_again(self, now_ns: int, request: Request, count: int) -> None:
         """Record the arrivals and the losses, and raise the price of device time."""
         self.traffic.record_refused_again(now_ns, request, count)
-        self._price.record_late(now_ns, request, cluster, count)
+        self._price.record_late(now_ns, request, self.cluster, count)
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Return whether the advance, and so all ranks, have changed."""

@@ -44,8 +44,8 @@ class Nexus(EarlyDrop):
     Parameters = NexusParameters
     parameters: NexusParameters
 
-    def __init__(self, settings: ControllerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ControllerSettings, cluster: Cluster) -> None:
+        super().__init__(settings, cluster)
         self._measured: dict[Share, dict[tuple[str, int], tuple[int, int, int]]] = {}
         """Share -> (model, batch size) -> (measurements, sum of their durations, sum of the squares)."""
         self._turns: dict[Share, dict[str, int]] = {}
@@ -64,12 +64,12 @@ class Nexus(EarlyDrop):
 
         return planned_ns
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+    def shortest_exec_ns(self, now_ns: int, request: Request) -> int:
         """Return the shortest planned time on a share that holds the model; the estimate if no share does."""
         model, size = request.model, request.spec.compiled_batch_size(request.rows)
-        shares = [share for share in cluster.residency.shares_of.get(model, ()) if model in share.estimates]
+        shares = [share for share in self.cluster.residency.shares_of.get(model, ()) if model in share.estimates]
         if not shares:
-            return cluster.request_exec_ns(now_ns, request)
+            return self.cluster.request_exec_ns(now_ns, request)
         return min(self.planned(share, model)(size) for share in shares)
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:

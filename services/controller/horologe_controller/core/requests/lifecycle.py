@@ -213,7 +213,7 @@ class RequestLifecycle:
     def _queue_requests(self, now_ns: int, requests: list[Request]) -> None:
         """Queue or refuse requests for one queue, up to `controller.max_queued`."""
         while requests and (room := self._settings.max_queued - len(self._scheduler)) > 0:
-            for refusal in self._scheduler.add(now_ns, requests[:room], self._cluster):
+            for refusal in self._scheduler.add(now_ns, requests[:room]):
                 self.finish_refused(now_ns, refusal)
             requests = requests[room:]
         for request in requests:
@@ -253,7 +253,7 @@ class RequestLifecycle:
             if self._activity.active:
                 for _ in range(count):
                     self._activity.record_refusal(now_ns, refusal)
-            self._scheduler.record_refused_again(now_ns, refusal, count, self._cluster)
+            self._scheduler.record_refused_again(now_ns, refusal, count)
 
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""

@@ -70,8 +70,9 @@ class Admission:
     place. How much time other models get is for the policy to decide, batch by batch.
     """
 
-    def __init__(self, enabled: bool) -> None:
+    def __init__(self, enabled: bool, cluster: Cluster) -> None:
         self.shortest_wait = ShortestWait()
+        self._cluster = cluster
         self._enabled = enabled
 
     def refuse_on_arrival(
@@ -79,7 +80,6 @@ class Admission:
         now_ns: int,
         requests: Sequence[Request],
         exec_ns: int,
-        cluster: Cluster,
         queue: ModelQueue | None,
         counted: bool,
         expires: bool,
@@ -91,6 +91,7 @@ class Admission:
         `expires`: only the deadline counts.
         """
         first, budget_ns = requests[0], requests[0].deadline_ns - requests[0].arrival_ns
+        cluster = self._cluster
         self.shortest_wait.record(now_ns, budget_ns - exec_ns)
         refusal = refuse_in_backoff(now_ns, first, exec_ns, cluster)
         if refusal is not None or expires:
@@ -165,31 +166,31 @@ class LateRefusals:
         self._queues = queues
         self._on_dequeued = on_dequeued
 
-    def refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
+    def refuse_overdue(self, now_ns: int) -> Iterator[Refusal]:
         """Refuse queued requests that are too late by the policy's deadline rule: with workers, or without any."""
         policy, expires = self._policy, self._policy.deadline_rule == "expire"
         reason = Reason.EXPIRED if expires else Reason.OVERDUE
         for request in self._queues.pop_overdue(now_ns):
-            exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request, cluster)
+            exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request)
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
                 self._queues.check_after(request, request.deadline_ns - exec_ns)
                 continue
             queue = self._queues.dequeue(request)
             self._on_dequeued([request], queue)
-            if not request.best_effort and request.model in cluster.capable:
+            if not request.best_effort and request.model in self._policy.cluster.capable:
                 queue.record_loss(now_ns)
-                policy.on_request_late(now_ns, request, cluster)
+                policy.on_request_late(now_ns, request)
             if expires:
-                exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
-            if request.model in cluster.capable:
+                exec_ns = policy.shortest_exec_ns(now_ns, request)
+            if request.model in self._policy.cluster.capable:
                 yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
             else:
                 yield Refusal(request, Reason.NO_WORKER)
 
-    def drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
+    def drop_heads(self, now_ns: int, queue: ModelQueue, count: int) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""
         heads = self._queues.pop_batch(queue, range(count), starts=False)
         self._on_dequeued(heads, queue)
         for request in heads:
-            late_ns = now_ns + self._policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
+            late_ns = now_ns + self._policy.shortest_exec_ns(now_ns, request) - request.deadline_ns
             yield Refusal(request, Reason.BATCH_FORMED, late_ns)

@@ -44,6 +44,9 @@ class SchedulingPolicy:
     request once its deadline has passed. ignore: run every request, however late."""
     just_in_time: bool = False
     """Give a share its next batch only `DECISION_LEAD_NS` before it runs dry, instead of `lookahead_ns` ahead."""
+    uses_distributions: bool = False
+    """Requests of models whose distributions are known differ in `shortest_exec_ns`. They are admitted one by one, and
+    not refused for queued work with earlier deadlines: a short request that arrives later may go first."""
     traffic: Traffic | None = None
     """Ledger of a policy that has one. With it, only copies of models are kept in memory while they are worth more."""
     count_late_heads: Callable[[ModelQueue, int], int] | None = None
@@ -59,8 +62,9 @@ class SchedulingPolicy:
     """Struct of the parameters. Each field has a default, and a docstring for docs/scheduler-parameters.md."""
     parameters: PolicyParameters
 
-    def __init__(self, settings: ControllerSettings) -> None:
+    def __init__(self, settings: ControllerSettings, cluster: Cluster) -> None:
         """Raises SettingsError for a parameter that the policy does not have, and for a wrong value."""
+        self.cluster = cluster
         self.waits = QueueWaits()
         """To let a queue wait, a policy calls `waits.hold_queue` and returns no batch."""
         known = f"the parameters of {settings.scheduler} are"
@@ -95,25 +99,17 @@ class SchedulingPolicy:
             self.waits.hold_queue(queue, wait_ns)
         return strategy
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+    def shortest_exec_ns(self, now_ns: int, request: Request) -> int:
         """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""
-        return cluster.request_exec_ns(now_ns, request)
+        return self.cluster.request_exec_ns(now_ns, request)
 
-    def is_dynamic(self, model: str, cluster: Cluster) -> bool:
-        """Return whether `shortest_exec_ns` differs between requests of the model with equal rows.
-
-        Such requests are admitted one by one, and not refused for queued work with earlier deadlines: a short request
-        that arrives later may go first.
-        """
-        return False
-
-    def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
+    def on_requests_arrived(self, requests: Sequence[Request]) -> None:
         """Called before requests for one queue are queued or refused."""
 
-    def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
+    def on_request_late(self, now_ns: int, request: Request) -> None:
         """Called after a request with a deadline was refused because devices had no time for it."""
 
-    def on_refused_again(self, now_ns: int, request: Request, count: int, cluster: Cluster) -> None:
+    def on_refused_again(self, now_ns: int, request: Request, count: int) -> None:
         """Called after `count` requests have arrived, and were refused because devices had no time for `request`."""
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:

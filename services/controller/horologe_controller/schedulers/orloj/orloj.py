@@ -16,7 +16,7 @@ from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
@@ -62,13 +62,13 @@ class Orloj(SchedulingPolicy):
     """Keeps a `ScoreQueue` beside each queue of a model whose execution times are known as distributions."""
 
     just_in_time = True
+    uses_distributions = True
     Parameters = OrlojParameters
     parameters: OrlojParameters
 
-    def __init__(self, settings: ControllerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: ControllerSettings, cluster: Cluster) -> None:
+        super().__init__(settings, cluster)
         self._earliest = self.parameters.order == "earliest"
-        self._distributions: Mapping[str, RuntimeDistributions] = {}
         self._scores: dict[str, tuple[RuntimeDistributions, Scores]] = {}
         self._scored: dict[tuple[str, int], ScoredRequests] = {}
         """By model and `shape_key`."""
@@ -77,7 +77,7 @@ class Orloj(SchedulingPolicy):
         """Run algorithm 1 from line 10 for a batch that is to start at `start_ns`."""
         if not queue or (estimate := share.estimates.get(queue.model)) is None:
             return None
-        distributions = self._distributions.get(queue.model)
+        distributions = self.cluster.distributions.get(queue.model)
         if distributions is None:
             return self._static_strategy(now_ns, start_ns, estimate, queue)
         scored = self._scored_requests(queue, distributions)
@@ -94,7 +94,7 @@ class Orloj(SchedulingPolicy):
 
     def rank_bound(self, queue: ModelQueue) -> Rank | None:
         """Return the lowest rank for dynamic models: scores change with time, so their queues are always examined."""
-        return Rank(0, -NEVER_NS, 0) if queue.model in self._distributions else None
+        return Rank(0, -NEVER_NS, 0) if queue.model in self.cluster.distributions else None
 
     def _scored_requests(self, queue: ModelQueue, distributions: RuntimeDistributions) -> ScoredRequests:
         """Return the scores of a queue's requests. They are built at first use and after new distributions."""
@@ -133,21 +133,13 @@ class Orloj(SchedulingPolicy):
                     return Strategy(rank, queue, size, range(place, place + count), expected_ns)
         return None
 
-    def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
+    def shortest_exec_ns(self, now_ns: int, request: Request) -> int:
         """Return the mean solo time if the model is dynamic: a request has timed out when less is left."""
-        distributions = cluster.distributions.get(request.model)
+        distributions = self.cluster.distributions.get(request.model)
         if distributions is None:
-            return cluster.request_exec_ns(now_ns, request)
+            return self.cluster.request_exec_ns(now_ns, request)
         kind = distributions.kind_of(request.application, request.length)
         return int(distributions.base_ns + distributions.row_mean_ns[kind])
-
-    def is_dynamic(self, model: str, cluster: Cluster) -> bool:
-        """Return whether distributions are known: then scores decide who waits, not the order of arrival."""
-        return model in cluster.distributions
-
-    def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
-        """Adopt the cluster's distributions."""
-        self._distributions = cluster.distributions
 
     def on_requests_queued(self, requests: Sequence[Request]) -> None:
         """Add the requests to the scores of their queue."""

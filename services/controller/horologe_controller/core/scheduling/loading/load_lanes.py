@@ -11,7 +11,6 @@ from horologe_controller.core.cluster.model_profiles import LOAD_SIZE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
 
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
 class LoadLanes:
     """Shares by when their LOAD lane will be free within the look-ahead. A share that hangs is in none of the parts."""
 
-    def __init__(self, lookahead_ns: int) -> None:
+    def __init__(self, lookahead_ns: int, cluster: Cluster) -> None:
         self._lookahead_ns = lookahead_ns
+        self._cluster = cluster
         self.free: dict[Share, bool] = {}
         """Shares whose lane is free within the look-ahead."""
         self._changed: dict[Share, bool] = {}
@@ -44,7 +44,7 @@ class LoadLanes:
         """Return when the next lane will be free within the look-ahead without a Result before."""
         return self._wakes.smallest_priority()
 
-    def update(self, now_ns: int, cluster: Cluster) -> None:
+    def update(self, now_ns: int) -> None:
         """Update which lanes are free."""
         later = self._free_later
         for share in later.pop_up_to(now_ns - 1):
@@ -53,7 +53,7 @@ class LoadLanes:
             self.free.pop(share, None)
             later.remove(share)
             self._wakes.remove(share)
-            if not cluster.workers[share.worker].reachable or share.hangs(now_ns):
+            if not self._cluster.workers[share.worker].reachable or share.hangs(now_ns):
                 continue  # until something happens on it
             at_ns = share.loads_free_at(now_ns) - self._lookahead_ns
             if at_ns < now_ns or not (share.load.pending or share.beside.pending):
@@ -62,10 +62,10 @@ class LoadLanes:
                 self._set_free_later(share, at_ns, len(share.load.pending) or 1)
         self._changed.clear()
 
-    def reserve(self, now_ns: int, specs: Mapping[str, ModelSpec], share: Share, model: str) -> None:
+    def reserve(self, now_ns: int, share: Share, model: str) -> None:
         """Record whether the share's lane has work for the look-ahead with a LOAD of the model."""
         load_ns = share.predict(now_ns, model, LOAD_SIZE)
-        if specs[model].loads_beside:
+        if self._cluster.specs[model].loads_beside:
             load_ns = min(load_ns, BESIDE_NS)
         end_ns = share.loads_free_at(now_ns) + load_ns
         if (at_ns := end_ns - self._lookahead_ns) >= now_ns:

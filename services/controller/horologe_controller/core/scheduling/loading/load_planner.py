@@ -15,7 +15,6 @@ from horologe_controller.core.traffic import LEAST_BUDGET, STARVED_WEIGHT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
@@ -31,8 +30,11 @@ class LoadPlanner:
     Plans at most one LOAD at a time, with the UNLOADs that make room for it: the next one sees its effect.
     """
 
-    def __init__(self, settings: ControllerSettings, queues: RequestQueues, traffic: Traffic | None) -> None:
+    def __init__(
+        self, settings: ControllerSettings, cluster: Cluster, queues: RequestQueues, traffic: Traffic | None
+    ) -> None:
         """`traffic`: None evicts only copies like others (Clockwork, appendix B)."""
+        self._cluster = cluster
         self.demand = Demand(queues, traffic)
         self.models_missing = False
         """True if some share lacks a model that it could hold. Demand is counted only then."""
@@ -42,7 +44,7 @@ class LoadPlanner:
         more than 2 times, and 4 times the same. Also the pause after a share has kept its models, as it takes 30 us to
         look at 200 of them, and the time for the last Result of a share that drains."""
         self._traffic = traffic
-        self._lanes = LoadLanes(settings.lookahead_ns)
+        self._lanes = LoadLanes(settings.lookahead_ns, cluster)
         self.preloadable: dict[Share, deque[str] | None] = {}
         """Shares that may have free pages to preload into, since they were reconfigured, with the models that have not
         been tried since then (None: all). After the first eviction on a share, only demand fills its pages."""
@@ -86,22 +88,21 @@ class LoadPlanner:
     def update_missing(
         self,
         now_ns: int,
-        cluster: Cluster,
         queues: Iterable[ModelQueue],
-        exec_ns_of: Callable[[int, Request, Cluster], int],
+        exec_ns_of: Callable[[int, Request], int],
     ) -> None:
         """Find out whether a model is missing, and count the requests of the queues if that has changed."""
-        before, self.models_missing = self.models_missing, any(share.missing_models for share in cluster.shares())
+        before, self.models_missing = self.models_missing, any(share.missing_models for share in self._cluster.shares())
         if before and not self.models_missing:
             self.demand.clear()
         elif self.models_missing and not before:
             # Also those whose worker cannot be reached yet: models that they hold take part of the demand.
-            workers = cluster.workers.values()
+            workers = self._cluster.workers.values()
             self.mark_shares({share: True for worker in workers for share in worker.shares.values()})
             for queue in queues:
-                load_ns = cluster.profiled_load_ns(queue.model)
+                load_ns = self._cluster.profiled_load_ns(queue.model)
                 for request in queue:
-                    self.add_requests(now_ns, [request], exec_ns_of(now_ns, request, cluster), load_ns)
+                    self.add_requests(now_ns, [request], exec_ns_of(now_ns, request), load_ns)
 
     def drains_until(self, now_ns: int, share: Share) -> int | None:
         """Return until when the share starts no batch; None if it may."""
@@ -113,30 +114,30 @@ class LoadPlanner:
         del self.draining[share]
         return None
 
-    def plan(self, now_ns: int, cluster: Cluster, plan: Decisions) -> int | None:
+    def plan(self, now_ns: int, plan: Decisions) -> int | None:
         """Add a LOAD to the plan: for demand, else into free pages.
 
         Return when a LOAD lane will be free, if demand waits for that. While no lane is free, nothing is computed: the
         demand is updated when one is.
         """
         lanes, demand = self._lanes, self.demand
-        lanes.update(now_ns, cluster)
+        lanes.update(now_ns)
         if lanes.free:
-            demand.update(now_ns, cluster.residency)
-            if not (self._unkept and self._load_kept(now_ns, cluster.specs, plan)):
+            demand.update(now_ns, self._cluster.residency)
+            if not (self._unkept and self._load_kept(now_ns, plan)):
                 if (model := demand.most_urgent_anywhere()) is not None:
-                    self._load_for_demand(now_ns, cluster, plan, model)
+                    self._load_for_demand(now_ns, plan, model)
                 elif self.preloadable and self._preloads:
-                    self._preload(cluster, plan)
+                    self._preload(plan)
             if plan.load:
-                lanes.reserve(now_ns, cluster.specs, *plan.load[0])
+                lanes.reserve(now_ns, *plan.load[0])
                 plan.replan = bool(lanes.free)
         lane_free_ns = lanes.next_ns()
         return lane_free_ns if lane_free_ns is not None and len(demand) else None
 
-    def _load_kept(self, now_ns: int, specs: Mapping[str, ModelSpec], plan: Decisions) -> bool:
+    def _load_kept(self, now_ns: int, plan: Decisions) -> bool:
         """Load a model that the plan keeps on a share and that the share lacks. Return whether there is one."""
-        starting = {(batch.share, batch.model): True for batch in plan.start}
+        specs, starting = self._cluster.specs, {(batch.share, batch.model): True for batch in plan.start}
         for share in list(self._unkept):
             missing = [model for model in share.kept if model in specs and share.can_load(model)]
             if not missing:
@@ -149,7 +150,7 @@ class LoadPlanner:
                     return True
         return False
 
-    def _load_for_demand(self, now_ns: int, cluster: Cluster, plan: Decisions, urgent: str) -> None:
+    def _load_for_demand(self, now_ns: int, plan: Decisions, urgent: str) -> None:
         """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks.
 
         `urgent`: the model that needs it most of all.
@@ -158,36 +159,36 @@ class LoadPlanner:
         self._update_full(now_ns)
         starting = {(batch.share, batch.model): True for batch in plan.start}
         drainable: tuple[Share, str] | None = None
-        for share in self._candidates(now_ns, cluster.specs, urgent):
-            if (model := demand.most_urgent(share, cluster.specs)) is None:
+        for share in self._candidates(now_ns, urgent):
+            if (model := demand.most_urgent(share, self._cluster.specs)) is None:
                 continue
-            pages = cluster.specs[model].pages
+            pages = self._cluster.specs[model].pages
             if pages >= self._full.get(share, pages + 1):
                 continue
             if traffic is not None:  # else only copies are evicted like others
-                eviction = Eviction(now_ns, share, model, cluster, demand, traffic, self._wait_ns)
+                eviction = Eviction(now_ns, share, model, self._cluster, demand, traffic, self._wait_ns)
             victims = _choose_victims(now_ns, share, pages, demand, starting, eviction)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
                 self.draining.pop(share, None)
                 return
-            if drainable is None and self._is_starved(cluster, model):
+            if drainable is None and self._is_starved(model):
                 victims = _choose_victims(now_ns, share, pages, demand, {}, eviction, drained=True)
                 drainable = None if victims is None else (share, model)
             self._full[share] = pages
             if eviction is not None and eviction.has_kept:
                 self._refill_ns = min(self._refill_ns, now_ns + self._wait_ns)
         if drainable is not None:
-            self._drain(now_ns, *drainable, cluster)
+            self._drain(now_ns, *drainable)
 
-    def _is_starved(self, cluster: Cluster, model: str) -> bool:
+    def _is_starved(self, model: str) -> bool:
         """Return whether the model is loaded nowhere, and gets less than a quarter of a fair part."""
-        if self._traffic is None or model in cluster.residency.shares_of:
+        if self._traffic is None or model in self._cluster.residency.shares_of:
             return False
-        return self._traffic.weight(cluster.specs[model]) > STARVED_WEIGHT
+        return self._traffic.weight(self._cluster.specs[model]) > STARVED_WEIGHT
 
-    def _drain(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
+    def _drain(self, now_ns: int, share: Share, model: str) -> None:
         """Let the share start no batch until what it runs has ended, if a starved model would lose a request otherwise.
 
         All models that would make room for it are running. Where their batches follow each other without a gap, it
@@ -196,11 +197,11 @@ class LoadPlanner:
         if self._traffic is None or any(model == waiting for waiting, _ in self.draining.values()):
             return
         end_ns, load_ns = share.exec.free_at(now_ns), share.predict(now_ns, model, LOAD_SIZE)
-        exec_ns = cluster.cached_exec_ns(now_ns, model, cluster.specs[model].batch_sizes[0])[0]
+        exec_ns = self._cluster.cached_exec_ns(now_ns, model, self._cluster.specs[model].batch_sizes[0])[0]
         latest_ns = self.demand.first_deadline_ns(model) - exec_ns - load_ns - self._wait_ns
         has_time = self._traffic.of_model(model).budget_ns >= LEAST_BUDGET * exec_ns
         if has_time and end_ns + self._traffic.batch_ns >= latest_ns:
-            self.draining[share] = model, end_ns + cluster.latency.round_trip_ns + self._wait_ns
+            self.draining[share] = model, end_ns + self._cluster.latency.round_trip_ns + self._wait_ns
 
     def _update_full(self, now_ns: int) -> None:
         """Forget which shares had no room, where that may have changed."""
@@ -210,12 +211,13 @@ class LoadPlanner:
             self._full.clear()
             self._refill_ns = NEVER_NS
 
-    def _candidates(self, now_ns: int, specs: Mapping[str, ModelSpec], model: str) -> list[Share]:
+    def _candidates(self, now_ns: int, model: str) -> list[Share]:
         """Return shares that a LOAD can be given to, the least loaded first.
 
         Most of them lack the most urgent `model`. Shares without room for it are left out.
         """
         candidates, full = [], self._full
+        specs = self._cluster.specs
         pages = specs[model].pages if model in specs else 0
         for share in self._lanes.free:
             if full.get(share, pages + 1) <= pages and share.can_load(model):
@@ -225,17 +227,17 @@ class LoadPlanner:
         candidates.sort()
         return [share for *_, share in candidates]
 
-    def _preload(self, cluster: Cluster, plan: Decisions) -> None:
+    def _preload(self, plan: Decisions) -> None:
         """Load a model without demand into free pages of a share that loads nothing else."""
-        specs = cluster.specs
+        specs = self._cluster.specs
         for share, untried in list(self.preloadable.items()):
-            if share.load.pending or share.beside.pending or not cluster.workers[share.worker].reachable:
+            if share.load.pending or share.beside.pending or not self._cluster.workers[share.worker].reachable:
                 continue
             if untried is None:
                 untried = self.preloadable[share] = deque(specs)
             while untried and share.pages_free:
                 model = untried.popleft()
-                if model not in specs or model in cluster.retired:
+                if model not in specs or model in self._cluster.retired:
                     continue
                 if specs[model].pages <= share.pages_free and share.can_load(model):
                     plan.load.append((share, model))
