@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,10 +19,15 @@ import pytest
 from gpu_worker.repository_harness import open_model, until_answered
 from harness.model_folders import ECHO, a_python_model
 from harness.waiting import is_running, until
+from horologe_common.service.parent_link import PacketSocket
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import ContentHashes
+from horologe_gpu_worker.repository.manifest import read_manifest
 from horologe_gpu_worker.runtime import ProcessFailed
+from horologe_gpu_worker.runtimes.python import channel
+from horologe_gpu_worker.runtimes.python.model_environment import find_environment
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
+from horologe_gpu_worker.settings import DEFAULTS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -93,6 +100,22 @@ def test_a_crash_fails_its_batch_and_the_next_process_answers(tmp_path: Path, co
                 model.run(1, row(FINE))
             assert (crash.value.cause, refused.value.cause) == ("crash", "restarting")
             np.testing.assert_array_equal(until_answered(model, row(FINE)), row(FINE)["x"])
+
+
+def test_a_process_is_ready_once_both_replies_of_its_start_have_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, (sock, peer) = a_python_model(tmp_path, ECHO), socket.socketpair()
+    monkeypatch.setattr(channel, "start_isolated", lambda *args, **options: SimpleNamespace(sock=sock))
+    environment = find_environment(folder, read_manifest(folder), DEFAULTS)
+    spec = PythonRuntime().inspect(folder)
+    process = channel.ModelProcess(spec, folder, read_manifest(folder), DEFAULTS, environment)
+    with sock, peer:
+        process.start(0)
+        assert not process.is_loaded(0)
+        for message in (channel.Loaded(), channel.ModelStarted(1)):
+            channel.send(PacketSocket(peer), message)
+        assert process.is_loaded(0)
 
 
 def test_a_hang_is_ended_at_its_time_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

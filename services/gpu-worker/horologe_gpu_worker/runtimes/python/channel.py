@@ -218,15 +218,19 @@ class ModelProcess:
             raise
 
     def _is_ready(self, wait_ns: int) -> bool:
-        if not self._packets.has_arrived(wait_ns):
-            if monotonic_ns() > self._overdue_ns:
-                limit = f"{self._load_timeout_ns / 1e9:g} s (`load_timeout` in model.toml, worker.load_timeout_ns)"
-                raise ProcessFailed(f"was not loaded within {limit}", "hang")
-            return False
-        message, _ = self._receive()
-        if isinstance(message, Loaded):
+        while self._packets.has_arrived(wait_ns):
+            message, _ = self._receive()
+            if not isinstance(message, Loaded):
+                self._finish_start(message)
+                return True
             self._warming = True
-            return False
+        if monotonic_ns() > self._overdue_ns:
+            limit = f"{self._load_timeout_ns / 1e9:g} s (`load_timeout` in model.toml, worker.load_timeout_ns)"
+            raise ProcessFailed(f"was not loaded within {limit}", "hang")
+        return False
+
+    def _finish_start(self, message: ChannelMessage) -> None:
+        """Set the timeout of calls by the last reply to Start. Raises the model's error if the start failed."""
         if isinstance(message, ModelCallFailed):
             kind = WarmUpFailed if message.by_inputs else RowsFailed if message.rows else ModelFailed
             hint = NO_GPU if "CUDA" in message.reason and not self._spec.on_gpu else ""
@@ -239,7 +243,6 @@ class ModelProcess:
             derived_ns = HANG_MAX_NS
         self._limit_ns = duration_ns(self._manifest.timeout) or derived_ns
         self._child.sock.settimeout(self._limit_ns / 1e9)
-        return True
 
     def run(
         self,
