@@ -7,7 +7,6 @@ import errno
 import os
 import subprocess
 import threading
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe_cli.local.supervisor import ChildSpec, Supervisor
 from horologe_cli.local.worker_pool import WorkerPool
 from horologe_common.service.processes import MAX_DELAY_S, Backoff, start_isolated, start_patiently
-from horologe_common.status import ModelFailed
 from horologe_common.wire import DriverReady
 from horologe_gpu_worker.measurement import cache_counters
 from horologe_gpu_worker.measurement.share_connection import Ready, ShareConnection, ShareFailed, ShareJob
@@ -220,30 +218,6 @@ def test_a_python_model_is_opened_as_soon_as_its_process_can_be_started(
     np.testing.assert_array_equal(model.run(1, X)["y"], X["x"])
     model.close()
     assert (shortage.failed, descriptors()) == (3, before)
-
-
-def test_a_python_model_that_died_is_started_as_soon_as_it_can_be(tmp_path: Path, shortage: Shortage) -> None:
-    source = (
-        "import os\nclass Model:\n    def predict_batch(self, inputs):\n"
-        "        if inputs['x'][0, 0] == 7: os._exit(7)\n        return {'y': inputs['x']}"
-    )
-    folder, runtime = a_python_model(tmp_path, source), PythonRuntime()
-    model = runtime.open(runtime.inspect(folder), folder)
-    shortage.begin(4)
-    with pytest.raises(ModelFailed, match="exit code 7"):
-        model.run(1, {"x": np.full((1, 4), 7, np.float32)})
-    reasons, end = [], time.monotonic() + 15
-    while True:
-        try:
-            np.testing.assert_array_equal(model.run(1, X)["y"], X["x"])
-            break
-        except ModelFailed as failure:
-            assert time.monotonic() < end
-            reasons.append(failure.reason)
-            time.sleep(0.01)
-    model.close()
-    assert shortage.failed == 4
-    assert "is being restarted after: process could not be started" in reasons[0]
 
 
 def test_a_driver_is_started_as_soon_as_it_can_be(tmp_path: Path, shortage: Shortage) -> None:

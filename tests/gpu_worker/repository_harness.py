@@ -9,16 +9,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from harness.model_folders import a_folder, a_graph
-from harness.waiting import until
-from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.modelstore import ModelStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from horologe_common.wire import ModelReport
-    from horologe_gpu_worker.runtime import OpenModel, Runtime
+    from horologe_gpu_worker.runtime import Runtime
 
 OUTPUT = '[[outputs]]\nname = "y"\ndatatype = "{}"\nshape = {}\n'
 
@@ -93,19 +91,3 @@ def open_model(runtime: Runtime, folder: Path) -> Iterator[Any]:
         yield model
     finally:
         model.close()
-
-
-def until_answered(model: OpenModel, inputs: Mapping[str, Any]) -> Any:
-    """Return the first answer after the model's process has been restarted."""
-    answers: list[Any] = []
-
-    def answer() -> bool:
-        try:
-            answers.append(model.run(1, inputs)["y"])
-        except ModelFailed as error:
-            if "is being restarted after" not in error.reason:
-                raise
-        return bool(answers)
-
-    until(answer, 15)
-    return answers[0]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ProcessFailed(ModelFailed):
-    """The process of a model has ended (`cause` crash), does not answer (hang), or is being restarted (restarting)."""
+    """The process of a model has ended (`cause` crash), or did not answer and was killed (hang)."""
 
     def __init__(self, reason: str, cause: str) -> None:
         super().__init__(reason)

@@ -80,7 +80,7 @@ def test_a_request_that_cannot_wait_is_refused_with_the_reason() -> None:
     submit(controller, 4, now_ns=ms(2), budget_ms=5_000)
     outcomes = sent(controller, Outcome)
     assert [(one.id, one.status) for one in outcomes] == [(1, Status.REFUSED), (3, Status.REFUSED)]
-    assert all("refuse to load" in one.reason and one.reason.endswith("ms late") for one in outcomes)
+    assert all("next LOAD comes too late" in one.reason and one.reason.endswith("ms late") for one in outcomes)
     assert outcomes[0].retry_after_ns > ms(500)
     assert controller.pending() == 2
 
@@ -109,7 +109,7 @@ def test_a_register_ends_the_pause() -> None:
     assert len(sent(controller, Load)) == 1, "the first pause again"
 
 
-def test_a_success_ends_the_growth() -> None:
+def test_a_successful_infer_ends_the_growth() -> None:
     controller = with_models()
     submit(controller, 1, budget_ms=60_000)
     asked_ns = refuse_until(controller, ms(60))
@@ -118,8 +118,10 @@ def test_a_success_ends_the_growth() -> None:
     (load,) = sent(controller, Load)
     finish(controller, load, ms(71))
     (share,) = controller.cluster.shares()
-    assert not share.load_refusals
     assert not share.load_retry_ns
+    (infer,) = sent(controller, Infer)
+    finish(controller, infer, ms(80))
+    assert not share.load_pauses
 
 
 def test_requeued_requests_do_not_count_as_arrivals() -> None:

@@ -22,7 +22,7 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.models import FIRST_STEP, NEXT_STEP, Profile
 from horologe_common.status import Status
-from horologe_common.wire import Dispatch, Infer, ModelReport, Outcome, StreamStep
+from horologe_common.wire import Dispatch, Infer, ModelReport, Outcome, StreamStep, Unload
 from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import SCHEDULERS
 
@@ -92,6 +92,18 @@ def test_a_later_step_is_lost_with_its_worker() -> None:
     step(controller, 3)
     (lost,) = sent(controller, Outcome)
     assert (lost.status, lost.reason) == (Status.LOST, f"{OTHER} does not keep the state of the stream any more")
+
+
+def test_later_steps_are_lost_with_the_process_of_their_model() -> None:
+    controller = a_controller()
+    for stream in range(1, 20):
+        step(controller, 2, stream=stream)
+    started = sent(controller, Infer, OTHER)
+    controller.handle(ms(1), OTHER, Unload(1, 0, "sum/1"), ())
+    for infer in started:
+        finish(controller, infer, ms(1), Status.REFUSED, worker=OTHER, reason="its process has ended")
+    assert {outcome.status for outcome in sent(controller, Outcome, SELECTOR)} == {Status.LOST}
+    assert controller.pending() == 0
 
 
 def test_a_first_step_of_a_lost_worker_runs_elsewhere() -> None:

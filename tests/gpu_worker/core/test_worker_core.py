@@ -207,4 +207,4 @@ def test_failures_of_every_model_are_counted_from_zero(worker: WorkerHarness) ->
     worker.core.refresh_stats()
     values = worker.core.stats.values
     counts = {key[3]: value for key, value in values.items() if key[0] == "horologe_model_failures_total"}
-    assert counts == {"error": 0, "crash": 0, "hang": 0, "restarting": 0}
+    assert counts == {"error": 0, "crash": 0, "hang": 0}

@@ -18,7 +18,7 @@ from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out, PeerConnected
 from horologe_common.status import Status
-from horologe_common.wire import Drain, Load, Ping, Pong, Register, Result
+from horologe_common.wire import Drain, Load, Ping, Pong, Register, Result, Unload
 from horologe_gpu_worker.core.lanes import Finished, not_run
 
 SUCCESSOR = "controller/0#b"
@@ -85,6 +85,47 @@ def test_unload_during_load_waits_for_it(worker: WorkerHarness) -> None:
     worker.unload(2)
     assert [operation.lane for operation in operations(worker.finish_load())] == ["unload"]
     assert free_pages(worker) == 2
+
+
+def crash(worker: WorkerHarness, action_id: int = 7) -> list[Out]:
+    """End the EXEC of an action with the end of its model's process."""
+    failed = Finished(action_id, "exec", Status.FAILED, 1, 2, 1, reason="ended", failure=(MODEL, "crash"))
+    return worker.finish(failed)
+
+
+def test_a_model_whose_process_ends_is_unloaded_and_every_controller_gets_an_unload(worker: WorkerHarness) -> None:
+    worker.connect(SUCCESSOR)
+    worker.load()
+    worker.finish_load()
+    worker.start({100: [1.0]}, 7)
+    outs = crash(worker)
+    assert only_result(outs).status == Status.FAILED
+    assert [(operation.lane, operation.model) for operation in operations(outs)] == [("unload", MODEL)]
+    unloads = [(out.to, out.message.share, out.message.model) for out in outs if isinstance(out.message, Unload)]
+    assert unloads == [(CONTROLLER, 0, MODEL), (SUCCESSOR, 0, MODEL)]
+    assert free_pages(worker) == 2
+    assert [operation.lane for operation in operations(worker.load(8))] == ["load"]
+
+
+def test_the_end_of_an_earlier_process_leaves_a_load_alone(worker: WorkerHarness) -> None:
+    worker.load()
+    worker.finish_load()
+    worker.start({100: [1.0]}, 7)
+    worker.unload(8)
+    worker.load(9)
+    outs = crash(worker)
+    assert not operations(outs)
+    assert not [out for out in outs if isinstance(out.message, Unload)]
+    assert free_pages(worker) == 1
+
+
+def test_a_failed_batch_unloads_nothing(worker: WorkerHarness) -> None:
+    worker.load()
+    worker.finish_load()
+    worker.start({100: [1.0]}, 7)
+    failed = Finished(7, "exec", Status.FAILED, 1, 2, 1, reason="text", failure=(MODEL, "error"))
+    assert not operations(worker.finish(failed))
+    assert free_pages(worker) == 1
 
 
 def test_every_controller_incarnation_hears_what_is_resident_and_running() -> None:

@@ -7,21 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from gpu_worker.repository_harness import open_model, until_answered
+from gpu_worker.repository_harness import open_model
 from harness.model_folders import ECHO, a_python_model
 from harness.waiting import is_running, until
 from horologe_common.service.parent_link import PacketSocket
-from horologe_common.status import ModelFailed
-from horologe_gpu_worker.repository.content import ContentHashes
+from horologe_common.status import ModelFailed, Refused
 from horologe_gpu_worker.repository.manifest import read_manifest
 from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.runtimes.python import channel
@@ -92,14 +89,62 @@ def test_a_bad_answer_fails_its_batch_and_the_process_goes_on(tmp_path: Path, co
     [(EXIT, r"process ended \(exit code 7\)"), (SEGFAULT, r"process ended \(SIGSEGV\)")],
 )
 def test_a_crash_fails_its_batch_and_the_next_process_answers(tmp_path: Path, command: int, text: str) -> None:
-    with a_commanded_model(tmp_path) as model:
-        for _ in range(2):
+    runtime, folder = PythonRuntime(), a_python_model(tmp_path, COMMANDED)
+    for _ in range(2):
+        with open_model(runtime, folder) as model:
+            np.testing.assert_array_equal(model.run(1, row(FINE))["y"], row(FINE)["x"])
             with pytest.raises(ProcessFailed, match=text) as crash:
                 model.run(1, row(command))
-            with pytest.raises(ProcessFailed, match=f"restarted after: {text}") as refused:
+            assert crash.value.cause == "crash"
+            with pytest.raises(Refused, match="model code/1: its process has ended"):
                 model.run(1, row(FINE))
-            assert (crash.value.cause, refused.value.cause) == ("crash", "restarting")
-            np.testing.assert_array_equal(until_answered(model, row(FINE)), row(FINE)["x"])
+
+
+STARTS = """
+import pathlib
+starts = pathlib.Path({folder!r}, "starts")
+number = len(starts.read_text()) if starts.exists() else 0
+starts.write_text("x" * (number + 1))
+"""
+
+
+def a_source_with_starts(tmp_path: Path, source: str) -> str:
+    """Return source in which `number` is how many processes have imported it before."""
+    return STARTS.format(folder=str(tmp_path)) + source
+
+
+def test_a_model_that_fails_to_load_again_is_refused_until_it_loads(tmp_path: Path) -> None:
+    failing = a_source_with_starts(tmp_path, "if number in (0, 2): raise OSError('no licence')") + ECHO
+    runtime, folder = PythonRuntime(), a_python_model(tmp_path, failing)
+    spec = runtime.inspect(folder)
+    with pytest.raises(ModelFailed, match="no licence"):
+        runtime.open(spec, folder)
+    runtime.open(spec, folder).close()
+    with pytest.raises(Refused, match="model code/1: OSError: no licence"):
+        runtime.open(spec, folder)
+    runtime.open(spec, folder).close()
+
+
+def test_a_process_whose_warm_up_fails_after_another_is_followed_by_one_without(tmp_path: Path) -> None:
+    """The first process takes zeros, the later ones do not."""
+    source = (
+        a_source_with_starts(tmp_path, "import os")
+        + """
+class Model:
+    def predict_batch(self, inputs):
+        if number and not inputs["x"].any():
+            os._exit(5)
+        return {"y": inputs["x"]}
+"""
+    )
+    runtime, folder = PythonRuntime(), a_python_model(tmp_path, source)
+    spec = runtime.inspect(folder)
+    runtime.open(spec, folder).close()
+    with pytest.raises(Refused, match="exit code 5"):
+        runtime.open(spec, folder)
+    for _ in range(2):
+        with open_model(runtime, folder) as model:
+            np.testing.assert_array_equal(model.run(1, row(FINE))["y"], row(FINE)["x"])
 
 
 def test_a_process_is_ready_once_both_replies_of_its_start_have_arrived(
@@ -111,7 +156,7 @@ def test_a_process_is_ready_once_both_replies_of_its_start_have_arrived(
     spec = PythonRuntime().inspect(folder)
     process = channel.ModelProcess(spec, folder, read_manifest(folder), DEFAULTS, environment)
     with sock, peer:
-        process.start(0)
+        process.start()
         assert not process.is_loaded(0)
         for message in (channel.Loaded(), channel.ModelStarted(1)):
             channel.send(PacketSocket(peer), message)
@@ -119,50 +164,29 @@ def test_a_process_is_ready_once_both_replies_of_its_start_have_arrived(
 
 
 def test_a_hang_is_ended_at_its_time_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with a_commanded_model(tmp_path, timeout='"300ms"') as model:
-        with pytest.raises(ProcessFailed, match=r"model code/1: no answer within 0\.3 s") as hang:
-            model.run(1, row(HANG))
-        until_answered(model, row(FINE))
+    answer = pytest.raises(ProcessFailed, match=r"model code/1: no answer within 0\.3 s")
+    with a_commanded_model(tmp_path, timeout='"300ms"') as model, answer as hang:
+        model.run(1, row(HANG))
     assert hang.value.cause == "hang"
-    (record,) = [record for record in caplog.records if record.message == "model process restarts"]
+    (record,) = [record for record in caplog.records if record.message == "model process ended"]
     fields = record.fields  # type: ignore[attr-defined]
     assert (fields["model"], fields["cause"]) == ("code/1", "hang")
     assert "no answer within" in fields["reason"]
 
 
-def test_a_leak_meets_the_memory_limit_and_starts_anew(tmp_path: Path) -> None:
+def test_a_leak_meets_the_memory_limit_and_ends_the_process(tmp_path: Path) -> None:
     with a_commanded_model(tmp_path, memory_limit='"1GiB"') as model:
-        with pytest.raises(ModelFailed, match="MemoryError"):
+        with pytest.raises(ProcessFailed, match="MemoryError"):
             model.run(1, row(LEAK))
-        until_answered(model, row(FINE))
+        with pytest.raises(Refused):
+            model.run(1, row(FINE))
 
 
-def test_a_process_killed_while_idle_is_noticed_and_replaced(tmp_path: Path) -> None:
+def test_a_process_killed_while_idle_is_noticed(tmp_path: Path) -> None:
     with a_commanded_model(tmp_path) as model:
         os.kill(int(model.run(1, row(PID))["y"][0, 0]), signal.SIGKILL)
-        with pytest.raises(ModelFailed, match="SIGKILL"):
+        with pytest.raises(ProcessFailed, match="SIGKILL"):
             model.run(1, row(FINE))
-        until_answered(model, row(FINE))
-
-
-def test_a_process_that_died_is_not_restarted_with_other_files(tmp_path: Path) -> None:
-    folder = a_python_model(tmp_path, COMMANDED)
-    runtime = PythonRuntime()
-    spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=ContentHashes().read(folder).hash)
-    model = runtime.open(spec, folder)
-    try:
-        (folder / "model.py").write_text(ECHO)
-        with pytest.raises(ModelFailed, match="exit code 7"):
-            model.run(1, row(EXIT))
-        end, reason = time.monotonic() + 15, ""
-        while "got other files" not in reason and time.monotonic() < end:
-            with pytest.raises(ModelFailed) as failure:
-                model.run(1, row(FINE))
-            reason = failure.value.reason
-            time.sleep(0.02)
-        assert "run `horologe load code` to serve the new content" in reason
-    finally:
-        model.close()
 
 
 @pytest.mark.parametrize(

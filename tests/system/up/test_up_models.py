@@ -127,9 +127,7 @@ def test_a_crash_of_a_model_is_logged_and_counted(up: Up) -> None:
     failure = up.ask("predict", "commanded", "--input", INPUT, "--slo-ms", "20000", code=1)
     assert "FAILED: model commanded/1: process ended (exit code 7)" in failure
     assert f"{metric} 1\n" in up.get(url)[1].decode()
-    (line,) = [
-        line for line in up.read_log().splitlines() if "model process restarts" in line and "commanded/1" in line
-    ]
+    (line,) = [line for line in up.read_log().splitlines() if "model process ended" in line and "commanded/1" in line]
     assert all(word in line for word in ("cause=crash", "exit code 7"))
 
 

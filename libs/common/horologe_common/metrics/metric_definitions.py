@@ -91,7 +91,7 @@ METRICS: dict[str, Metric] = {
         "histogram", "Begin of an operation minus the later of: window start, time at which it was queued", ("lane",)
     ),
     "horologe_model_failures_total": Metric(
-        "counter", "Failed operations of a model, by cause: error, crash, hang, restarting", (*MODEL, "cause")
+        "counter", "Failed operations of a model, by cause: error, crash, hang", (*MODEL, "cause")
     ),
     "horologe_actions_total": Metric("counter", "Finished actions", ("action", "status")),
     "horologe_device_slowness": Metric(

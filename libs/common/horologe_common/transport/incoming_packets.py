@@ -21,6 +21,7 @@ from horologe_common.wire import (
     Register,
     Rejected,
     Result,
+    Unload,
 )
 from horologe_common.wire.frames import unpack
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from horologe_common.transport.router_connections import RouterConnections
     from horologe_common.wire import AnyMessage
 
-WORKER_MESSAGES = frozenset({Register, Result, Pong, Outputs, Drain})
+WORKER_MESSAGES = frozenset({Register, Result, Pong, Outputs, Drain, Unload})
 
 
 class IncomingPackets:

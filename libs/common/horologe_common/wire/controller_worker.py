@@ -59,7 +59,11 @@ class Load(Message, frozen=True, tag=51):
 
 
 class Unload(Message, frozen=True, tag=52):
-    """Free the model's pages. It always succeeds (Clockwork section 5.2)."""
+    """Free the model's pages. It always succeeds (Clockwork section 5.2).
+
+    A worker sends it to its controllers when it has unloaded a model whose process has ended. `action_id` is then that
+    of the failed INFER.
+    """
 
     action_id: int
     share: int

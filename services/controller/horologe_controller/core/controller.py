@@ -31,6 +31,7 @@ from horologe_common.wire import (
     Result,
     Settled,
     Submit,
+    Unload,
     Watch,
 )
 from horologe_controller.core.action_tracer import ActionTracer
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.rollouts import ControllerState
+    from horologe_common.wire import Activity, Description
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.requests.request import Request
     from horologe_controller.settings import ControllerSettings
@@ -111,6 +113,8 @@ class Controller:
                 self._requests.submitted.append((sender, message, now_ns))
             case Result():
                 self._on_result(now_ns, sender, message)
+            case Unload():
+                self._on_unload(now_ns, sender, message)
             case Cancel():
                 self._requests.cancel_requests(sender, message.ids)
             case Register():
@@ -123,18 +127,20 @@ class Controller:
                 self._requests.admit_awaited()
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Describe():
-                traffic, pending = self.scheduler.policy.traffic, self.pending()
-                state = describe_cluster(now_ns, message, self.cluster, self.settings.scheduler, traffic, pending)
-                self.out.append(Out(sender, state))
-            case Watch():
-                self.out.append(Out(sender, self._activity.answer(now_ns, message)))
+            case Describe() | Watch():
+                self.out.append(Out(sender, self._answer_watcher(now_ns, message)))
             case PeerConnected():
                 self._on_peer_connected(now_ns, message)
             case PeerDisconnected():
                 self._on_peer_disconnected(now_ns, message.address)
             case _:
                 self._on_published(now_ns, sender, message)
+
+    def _answer_watcher(self, now_ns: int, message: Describe | Watch) -> Description | Activity:
+        if isinstance(message, Watch):
+            return self._activity.answer(now_ns, message)
+        traffic, pending = self.scheduler.policy.traffic, self.pending()
+        return describe_cluster(now_ns, message, self.cluster, self.settings.scheduler, traffic, pending)
 
     def tick(self, now_ns: int) -> None:
         """Admit the buffered requests, plan, and send the planned actions."""
@@ -260,21 +266,34 @@ class Controller:
             if counted and not steady:
                 observe_batch(now_ns, self.cluster, action, took_ns)
         if action.kind == "load":
-            action.share.finish_load(action.model, ok=ok)
-            if result.status == Status.FAILED:
-                self.out.extend(self.catalogue.mark_load_failed(action.share, action.model, result.reason))
-            elif not estimate:  # withdrawn while it was loading
-                self.cluster.changes.mark_unservable(action.share, action.model)
-            elif not ok:
-                self._load_backoff.record_refusal(now_ns, action.share, action.model, self.cluster)
-            return
-        if ok:
+            self._record_load(now_ns, action, result)
+        elif ok:
+            action.share.load_pauses.pop(action.model, None)
             if not stalled:
                 self.cluster.latency.observe(now_ns, action, end_ns - took_ns, end_ns, steady=steady)
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
             if self._events.active and (slo_ns := self.cluster.planned.slo_ns(action.model)):
                 self._events.record_latencies(now_ns + self.settings.margin_ns, action, slo_ns)
+
+    def _record_load(self, now_ns: int, action: Action, result: Result) -> None:
+        """Make the model resident, withdraw it after a failure, or pause before the next LOAD."""
+        share, model = action.share, action.model
+        share.finish_load(model, ok=result.status == Status.OK)
+        if result.status == Status.FAILED:
+            self.out.extend(self.catalogue.mark_load_failed(share, model, result.reason))
+        elif not share.find_estimate(model):  # withdrawn while it was loading
+            self.cluster.changes.mark_unservable(share, model)
+        elif result.status != Status.OK:
+            self._load_backoff.postpone_load(now_ns, share, model, self.cluster)
+
+    def _on_unload(self, now_ns: int, sender: str, message: Unload) -> None:
+        """Adopt that a worker has unloaded a model, because its process has ended. Its next LOAD follows a pause."""
+        worker = self.cluster.workers.get(sender)
+        share = worker.shares.get(message.share) if worker else None
+        if share is not None and share.unload_model(message.model):
+            self._requests.finish_stranded()
+            self._load_backoff.postpone_load(now_ns, share, message.model, self.cluster)
 
     def _on_published(self, now_ns: int, sender: str, message: Any) -> None:
         """Store what profilers and selectors publish, answer a selector's Ping, adopt the plans of tuners."""
@@ -311,7 +330,7 @@ class Controller:
         if worker := self.cluster.workers.get(address):
             self._workers.disconnect(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
-            self._requests.finish_stranded(address)
+            self._requests.finish_stranded()
             self.out.extend(self.catalogue.refresh_and_announce())
             return
         self._requests.cancel_submitter(address)

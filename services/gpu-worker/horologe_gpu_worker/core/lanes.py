@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 FAILURES = ("REFUSED", "FAILED", "TOO_LATE")
 """Statuses of failed operations. Their counters start at 0."""
-FAILURE_CAUSES = ("error", "crash", "hang", "restarting")
+FAILURE_CAUSES = ("error", "crash", "hang")
+PROCESS_ENDS = ("crash", "hang")
+"""Causes after which the model has no process any more."""
 
 
 class LaneOperation(msgspec.Struct, frozen=True, gc=False):

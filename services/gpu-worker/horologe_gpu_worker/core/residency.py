@@ -10,7 +10,7 @@ from horologe_common.wire import Load, Result, Share, Unload
 from horologe_gpu_worker.core.lanes import Finished, LaneOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from horologe_common.models import ModelSpec
 
@@ -63,7 +63,10 @@ class PageCache:
 
 
 class Residency:
-    """Models of one share. A model holds pages from the arrival of its LOAD until UNLOAD or a failed LOAD."""
+    """Models of one share.
+
+    A model holds pages from the arrival of its LOAD until UNLOAD, a failed LOAD, or the end of its process.
+    """
 
     def __init__(
         self, share: int, device: str, pages: int, lanes: str, hardware: str = "", percent: float = 100.0
@@ -193,6 +196,15 @@ class Residency:
         elif pages < self.pages.held[model]:
             self.pages.free(model)
             self.pages.allocate(model, pages)
+
+    def discard_model(self, model: str, action_id: int, controllers: Iterable[str]) -> None:
+        """Unload a model whose process has ended, and send the controllers an Unload. `action_id`: the failed INFER.
+
+        The pages of a copy that is being loaded stay: the process was that of an earlier copy.
+        """
+        if model in self.pages and model not in self._load_requesters:
+            self._release_model(model, action_id)
+            self.out.extend(Out(controller, Unload(action_id, self.share, model)) for controller in controllers)
 
     def check(self) -> None:
         self.pages.check()

@@ -29,7 +29,14 @@ from horologe_common.wire import (
     Unload,
 )
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
-from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, LaneOperation, ModelsChanged, VersionScanned
+from horologe_gpu_worker.core.lanes import (
+    PROCESS_ENDS,
+    Finished,
+    LaneMetrics,
+    LaneOperation,
+    ModelsChanged,
+    VersionScanned,
+)
 from horologe_gpu_worker.core.residency import Residency
 from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import ModelReport
+    from horologe_gpu_worker.core.infer_actions import InferAction
     from horologe_gpu_worker.settings import WorkerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
@@ -305,11 +313,18 @@ class Worker:
                 share.finish_load(now_ns, finished)
         elif finished.lane != "unload":
             action = self.infers.find_action(finished.action_id)
-            if action is not None and finished.lane == "exec" and finished.status == Status.OK:
-                report = self.models.reports.get(action.spec.key)
-                if report and report.profile and not report.profile.measured:
-                    self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
+            if action is not None and finished.lane == "exec":
+                self._observe_exec(action, finished)
             self.infers.advance_action(now_ns, finished)
+
+    def _observe_exec(self, action: InferAction, finished: Finished) -> None:
+        """Measure a model that has a first estimate only. Unload a model whose process has ended."""
+        if finished.failure and finished.failure[1] in PROCESS_ENDS:
+            self.shares[action.infer.share].discard_model(action.infer.model, finished.action_id, self.controllers)
+        elif finished.status == Status.OK:
+            report = self.models.reports.get(action.spec.key)
+            if report and report.profile and not report.profile.measured:
+                self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
 
     def _is_stale(self, sender: str, action: Load | Unload) -> bool:
         """Return whether the controller sent the action before it had this connection's Register.

@@ -1,4 +1,4 @@
-"""Backoff of LOADs that workers refuse."""
+"""Backoff of LOADs that workers refuse, and of models whose process has ended."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 
 
 class LoadBackoff:
-    """Exponential backoff of LOADs that a worker refused, by share and model.
+    """Exponential backoff of LOADs by share and model.
 
-    A worker refuses a LOAD for reasons that pass: too many pending actions, no free pages yet, a missed window. A
-    successful LOAD or the worker's next Register resets the backoff. LOADs that fail are not retried: see
+    A worker refuses a LOAD for reasons that pass: too many pending actions, no free pages yet, a missed window. It
+    unloads a model whose process has ended: the model may end the next process as well. A successful INFER of the model
+    or the worker's next Register resets the backoff. LOADs that fail are not retried: see
     `ModelCatalogue.mark_load_failed`.
     """
 
     def __init__(self, first_ns: int = ms(10), max_ns: int = s(5)) -> None:
-        """Pause for `first_ns`, doubled with each further refusal up to `max_ns`."""
+        """Pause for `first_ns`, doubled with each further pause up to `max_ns`."""
         self._first_ns = first_ns
         self._max_ns = max_ns
         self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()
@@ -29,10 +30,10 @@ class LoadBackoff:
         self.due_ns: int | None = None
         """When `end_expired` is to be called next; None if no share is in backoff."""
 
-    def record_refusal(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
+    def postpone_load(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
         """Start a backoff. If no share can load the model now, its queued requests are checked again."""
-        refusals = share.load_refusals[model] = share.load_refusals.get(model, 0) + 1
-        pause_ns = min(self._first_ns << min(refusals - 1, 62), self._max_ns)
+        pauses = share.load_pauses[model] = share.load_pauses.get(model, 0) + 1
+        pause_ns = min(self._first_ns << min(pauses - 1, 62), self._max_ns)
         retry_ns = share.load_retry_ns[model] = now_ns + pause_ns
         self._retries.push((share, model), retry_ns)
         self.due_ns = self._retries.smallest_priority()

@@ -135,8 +135,8 @@ class Share:
         """Durations of EXECs in thousandths of their profiles: a share that has become slow shows here."""
         self.dynamic_pace = DynamicPace()
         self.trials = ShareTrials()
-        self.load_refusals: dict[str, int] = {}
-        """Model key -> refused LOADs since the last successful LOAD or registration."""
+        self.load_pauses: dict[str, int] = {}
+        """Model key -> pauses before its LOADs since its last successful INFER or the last registration."""
         self.load_retry_ns: dict[str, int] = {}
         """Model key -> when the next LOAD may be sent to this share (`LoadBackoff`)."""
         self.kept: dict[str, bool] = {}
@@ -164,7 +164,6 @@ class Share:
         if pages is None:
             return
         if ok:
-            self.load_refusals.pop(model, None)
             self.load_retry_ns.pop(model, None)
         else:
             self.pages_free += pages
@@ -178,17 +177,20 @@ class Share:
             self.residency.remove_model(self, model)
 
     def reset_load_backoff(self) -> None:
-        self.load_refusals.clear()
+        self.load_pauses.clear()
         self.load_retry_ns.clear()
 
-    def unload_model(self, model: str) -> None:
-        """Free the pages of a loaded model."""
+    def unload_model(self, model: str) -> bool:
+        """Free the pages of a loaded model. Return False if the model is not loaded."""
         if model in self.held:
             self.pages_free += self.held.pop(model)
         elif model in self.resident:
             self.pages_free += self.resident.pop(model)
             self.unused.pop(model, None)
             self.residency.remove_model(self, model)
+        else:
+            return False
+        return True
 
     def adopt_pages(self, report: wire.Share, pages: Mapping[str, float]) -> None:
         """Mirror what a new share holds and loads. `pages`: of the models that its worker reports."""

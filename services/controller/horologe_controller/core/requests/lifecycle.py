@@ -197,18 +197,20 @@ class RequestLifecycle:
         else:
             share = self._cluster.find_share(step.worker, step.share)
             if share is None or request.model not in share.resident:
-                self._finish(request, Status.LOST, f"{step.worker} does not keep the state of the stream any more")
+                self._finish_lost_step(request, step.worker)
                 return
             request.spec, request.share, request.shape_key = step_spec(spec, NEXT_STEP), share, share.index
         self._queue_requests(now_ns, [request])
 
-    def finish_stranded(self, worker: str) -> None:
-        """Finish the queued steps of streams whose state was on a worker that has disconnected."""
-        stranded = [request for request in self.table if request.queued and request.share]
-        for request in stranded:
-            if request.share is not None and request.share.worker == worker:
+    def finish_stranded(self) -> None:
+        """Finish the queued steps of streams whose share does not hold the model any more."""
+        for request in [request for request in self.table if request.queued]:
+            if (share := request.share) is not None and request.model not in share.resident:
                 self._scheduler.remove(request)
-                self._finish(request, Status.LOST, f"{worker} has disconnected, with the state of the stream")
+                self._finish_lost_step(request, share.worker)
+
+    def _finish_lost_step(self, request: Request, worker: str) -> None:
+        self._finish(request, Status.LOST, f"{worker} does not keep the state of the stream any more")
 
     def _queue_requests(self, now_ns: int, requests: list[Request]) -> None:
         """Queue or refuse requests for one queue, up to `controller.max_queued`."""

@@ -29,7 +29,7 @@ class Reason(StrEnum):
 
     EXECUTION_TOO_LONG = "execution_too_long", "its execution alone takes past its deadline"
     WORK_AHEAD = "work_ahead", "the work ahead of it takes past its deadline"
-    LOAD_BACKOFF = "load_backoff", "its model is loaded nowhere, and workers refuse to load it"
+    LOAD_BACKOFF = "load_backoff", "its model is loaded nowhere, and its next LOAD comes too late"
     NO_WORKER = "no_worker", "no connected worker can serve its model"
     OVERDUE = "overdue", "its turn did not come in time"
     EXPIRED = "expired", "its deadline passed in the queue"

@@ -42,14 +42,11 @@ NO_GPU = " (a Python model gets a GPU by `gpu_memory` in model.toml, on a worker
 
 
 class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
-    """First message to the process: load `folder`/model.py after `delay_ns`. With `warm`, run every batch size once."""
+    """First message to the process: load `folder`/model.py. With `warm`, run every batch size once."""
 
     folder: str
     spec: ModelSpec
-    delay_ns: int
     memory_limit_bytes: int
-    check_content: bool = False
-    """Fail if the files of the folder do not have the content of `spec`."""
     warm: bool = True
     device: str = ""
     """`cuda`: the model's process sees the worker's CUDA device, and no other one. Else it sees none."""
@@ -180,24 +177,20 @@ class ModelProcess:
         self._warming = False
         """True once the model is loaded and runs on made-up inputs."""
 
-    def start(self, delay_ns: int, check_content: bool = False, *, warm: bool = True) -> None:
-        """Start the process, which loads the model after `delay_ns` and warms it up. Does not wait for it.
-
-        With `check_content` the process fails if the files have changed since the spec was read. Raises OSError if no
-        process can be started.
+    def start(self, *, warm: bool = True) -> None:
+        """Start the process, which loads the model and warms it up. Does not wait for it. Raises OSError if no process
+        can be started.
         """
         variables = child_environment(os.environ, self._manifest.threads, self._settings.model_environment)
         gpu_memory = size_bytes(self._manifest.gpu_memory) if self._spec.on_gpu else 0
         variables = self._environment.variables(variables) | gpu_variables(self._settings.cuda, gpu_memory, os.environ)
         self._child = start_isolated(CHILD, variables, self._settings.model_user, python=self._environment.python)
-        self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
+        self._overdue_ns = monotonic_ns() + self._load_timeout_ns
         self._packets = PacketSocket(self._child.sock)
         start = Start(
             str(self._folder.absolute()),
             self._spec,
-            delay_ns,
             size_bytes(self._manifest.memory_limit),
-            check_content,
             warm,
             "cuda" if self._spec.on_gpu else "cpu",
             gpu_memory,

@@ -21,7 +21,6 @@ from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, describe_exception
 from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.core.stream_step import Step
-from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import model_path, read_manifest
 from horologe_gpu_worker.repository.reshaping import read_reshapes
 from horologe_gpu_worker.repository.warm_up import warm_up
@@ -67,14 +66,10 @@ def serve(packets: PacketSocket) -> None:
     """Load the model, send ModelStarted, and run batches until the worker closes the socket."""
     start = receive(packets)[0]
     assert isinstance(start, Start)
-    time.sleep(start.delay_ns / 1e9)
     if start.memory_limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (start.memory_limit_bytes, start.memory_limit_bytes))
     folder = Path(start.folder)
     try:
-        if start.check_content:
-            content = ContentHashes().read(folder)
-            content.check_spec(start.spec)
         model = load_model(folder, start.spec, start.device, start.gpu_memory_bytes)
     except Exception as error:
         send(packets, _failed(error, fatal=True))
@@ -82,8 +77,6 @@ def serve(packets: PacketSocket) -> None:
     send(packets, Loaded())
     try:
         slowest_ns = run_warm_up(model, start) if start.warm else 0
-        if start.check_content:
-            content.check_unchanged()
     except Exception as error:
         send(packets, _failed(error, fatal=True))
         return

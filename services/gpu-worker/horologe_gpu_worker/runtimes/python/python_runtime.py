@@ -1,7 +1,6 @@
 """Python runtime: a `predict_batch` class in a process of its own, which isolates crashes, hangs and leaks.
 
-A process that died is restarted in the background after a growing delay. Calls fail until it is ready, because a lane
-that waited for it would delay every other model.
+A model whose process has ended runs nothing more. Its worker unloads it, and the controller plans its next LOAD.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import msgspec
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
-from horologe_common.service.processes import Backoff, start_patiently
-from horologe_common.status import ModelFailed, error_for
+from horologe_common.service.processes import start_patiently
+from horologe_common.status import ModelFailed, Refused, error_for
 from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, size_bytes
 from horologe_gpu_worker.repository.model_signature import check_outputs
@@ -58,16 +57,13 @@ class PythonModel(OpenModel):
         self._spec = spec
         self._spawn = spawn
         self._process: ModelProcess | None = None
-        """None while no process can be started."""
+        """None before `begin`, and after the process has ended."""
         self.kept: KeptModels[PythonModel] | None = None
         """Where `close` keeps the model if it is ready and took long to load. Set before `begin`."""
         self._warm = warm
         self._hold_pages = hold_pages
         self._held: HeldPages | None = None
         self._ready = False
-        self._backoff = Backoff(immediate=1)
-        self._next_start_ns = 0
-        self._last_failure = ""
 
     def start(self) -> None:
         """Start the process and wait until the model is loaded and warm. Raises `ModelFailed` or `WarmUpFailed`."""
@@ -79,7 +75,7 @@ class PythonModel(OpenModel):
         process, self._begin_ns = self._spawn(), monotonic_ns()
         self._held = self._hold_pages()
         try:
-            start_patiently(f"model {self._spec.key}", lambda: process.start(0, warm=self._warm))
+            start_patiently(f"model {self._spec.key}", lambda: process.start(warm=self._warm))
         except OSError as error:
             self._put_pages_back()
             raise ModelFailed(f"model {self._spec.key}: process could not be started: {error}") from error
@@ -116,7 +112,6 @@ class PythonModel(OpenModel):
         done, outputs = self._call(lambda process: process.run(batch_size, inputs, quiet, rows), quiet)
         if not done.failed or len(done.failed) < len(rows):
             check_outputs(self._spec, batch_size, outputs)
-        self._backoff.reset()
         return outputs, {index: f"model {self._spec.key}: {reason}" for index, reason in done.failed.items()}
 
     def step(self, step: Step, inputs: Mapping[str, NDArray[Any]]) -> tuple[Mapping[str, NDArray[Any]] | None, bool]:
@@ -127,7 +122,6 @@ class PythonModel(OpenModel):
         except ModelFailed:
             self.end_streams(step.owner, (step.stream,))
             raise
-        self._backoff.reset()
         return item or None, message.more
 
     def end_streams(self, owner: str, streams: tuple[int, ...] = ()) -> None:
@@ -139,60 +133,32 @@ class PythonModel(OpenModel):
         call: Callable[[ModelProcess], tuple[Done | ModelCallFailed, dict[str, NDArray[Any]]]],
         quiet: bool = False,
     ) -> tuple[Done, dict[str, NDArray[Any]]]:
-        """Return what the process answers. Raises `ModelFailed`, `Refused` or `Lost`."""
-        if (process := self._running_process()) is None:
-            reason = f"model {self._spec.key}: is being restarted after: {self._last_failure}"
-            raise ProcessFailed(reason, "restarting")
+        """Return what the process answers.
+
+        Raises `ProcessFailed` if it ends or hangs, `Refused` for all later calls, `ModelFailed`, `Refused` or `Lost`.
+        """
+        if (process := self._process) is None:
+            raise Refused(f"model {self._spec.key}: its process has ended")
         try:
             message, outputs = call(process)
         except ModelFailed as error:
-            cause = self._restart(error, quiet)
-            raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
+            raise self._end_failed(error, quiet) from error
         if isinstance(message, ModelCallFailed):
             if message.fatal:
-                cause = self._restart(ModelFailed(message.reason), quiet)
-                raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)
+                raise self._end_failed(ModelFailed(message.reason), quiet)
             raise error_for(message.status, f"model {self._spec.key}: {message.reason}")
         return message, outputs
 
-    def _running_process(self) -> ModelProcess | None:
-        """Return the process if it has loaded the model. Start one if that failed before and its delay is over."""
-        if self._process is None:
-            if monotonic_ns() >= self._next_start_ns:
-                self._start_again(0)
-        elif not self._ready:
-            try:
-                self._ready = self._process.is_loaded(0)
-            except ModelFailed as error:
-                self._restart(error)
-        return self._process if self._ready else None
-
-    def _restart(self, error: ModelFailed, quiet: bool = False) -> str:
-        """Start a new process after a growing delay. Return the cause, which is also logged unless `quiet`.
-
-        After a failed warm-up the next process has none: the model may run on real inputs.
+    def _end_failed(self, error: ModelFailed, quiet: bool) -> ProcessFailed:
+        """End the process after an error that it does not survive. Return the error with its cause, which is also
+        logged unless `quiet`.
         """
         cause = error.cause if isinstance(error, ProcessFailed) else "crash"
         if not quiet:
-            log.error("model process restarts", model=self._spec.key, cause=cause, reason=error.reason)
+            log.error("model process ended", model=self._spec.key, cause=cause, reason=error.reason)
         self._end(0)
-        self._ready, self._last_failure = False, error.reason
-        self._warm = self._warm and not isinstance(error, WarmUpFailed)
-        self._start_again(s(self._backoff.next_delay_s()))
-        return cause
-
-    def _start_again(self, delay_ns: int) -> None:
-        """Start a process that loads the model after a delay. If none can be started, a later `run` tries again."""
-        process = self._spawn()
-        try:
-            # the first start is checked by the model store
-            process.start(delay_ns, check_content=True, warm=self._warm)
-        except OSError as error:
-            self._next_start_ns = monotonic_ns() + s(self._backoff.next_delay_s())
-            self._last_failure = f"process could not be started: {error}"
-            log.error("model process not started: trying again", model=self._spec.key, reason=str(error))
-        else:
-            self._process = process
+        self._ready = False
+        return ProcessFailed(f"model {self._spec.key}: {error.reason}", cause)
 
     def close(self) -> None:
         """End the process, or keep the model for its next `open`."""
@@ -227,6 +193,8 @@ class PythonRuntime(Runtime):
     def __init__(self, settings: WorkerSettings = DEFAULTS) -> None:
         self._settings = settings
         self.kept = KeptModels(KEPT_MAX, PythonModel.close)
+        self._opened: dict[str, tuple[str, bool]] = {}
+        """Model key -> the content that a process has loaded, and whether its next process is warmed up."""
 
     def provision(self, folder: Path, report: Callable[[str], None]) -> None:
         """Make the environment of the model unless it exists. Raises `InvalidModel` if that fails."""
@@ -246,8 +214,23 @@ class PythonRuntime(Runtime):
         return msgspec.structs.replace(spec, on_gpu=True, weights_bytes=limit)
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
-        model = self._create(spec, folder, warm)
-        model.start()
+        """Start a process; see `Runtime.open`.
+
+        Raises `Refused` if a process has loaded this content before: the next one may again. After a failed warm-up it
+        has none, because the model may run on real inputs.
+        """
+        opened, warms = self._opened.get(spec.key, (None, True))
+        if opened != spec.content_hash:
+            warms = True
+        model = self._create(spec, folder, warm and warms)
+        try:
+            model.start()
+        except ModelFailed as error:
+            if opened != spec.content_hash:
+                raise
+            self._opened[spec.key] = opened, warms and not isinstance(error, WarmUpFailed)
+            raise Refused(error.reason) from error
+        self._opened[spec.key] = spec.content_hash, warms
         return model
 
     def is_open(self, spec: ModelSpec) -> bool:
@@ -256,7 +239,9 @@ class PythonRuntime(Runtime):
 
     def open_kept(self, spec: ModelSpec) -> OpenModel | None:
         """Return the model that was measured; None if its process is not kept."""
-        return self.kept.take(spec)
+        if (model := self.kept.take(spec)) is not None:
+            self._opened[spec.key] = spec.content_hash, True
+        return model
 
     def measured_model(self) -> _MeasuredModel:
         return _MeasuredModel(self.kept, self._create)
