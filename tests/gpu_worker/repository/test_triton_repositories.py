@@ -94,6 +94,22 @@ def test_a_decoupled_model_yields_its_responses(store: ModelStore, tmp_path: Pat
     model.close()
 
 
+def test_a_decoupled_model_that_sends_no_response_to_made_up_inputs_is_measured(
+    store: ModelStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    case = a_decoupled_case()
+    source = case.files["1/model.py"].replace(b"for value in values:", b"for value in values[values > 0]:")
+    (report,) = scan(store, tmp_path, case._replace(files={"1/model.py": source}))
+    assert report.profile is not None, report.reason
+    assert (report.profile.measured, report.note) == (True, "")
+    assert "Traceback" not in capfd.readouterr().err
+    model = store.open(report.spec)
+    item, more = model.step(Step("s", 1, 1), {"IN": np.array([0, 8], np.int32)})
+    assert item is not None
+    assert (item["OUT"].tolist(), more) == ([8], True)
+    model.close()
+
+
 def test_an_ensemble_is_not_served_without_an_import(store: ModelStore, tmp_path: Path) -> None:
     (report,) = scan(store, tmp_path, triton_cases()["chain"])
     assert report.reason.endswith("not supported: ensemble_scheduling: `horologe import triton` makes a pipeline of it")
