@@ -76,6 +76,7 @@ def check_spec(spec: ModelSpec) -> None:
     check_number("cache_ttl", spec.cache_ttl_ns, 0, AGE_MAX_NS)
     check_number("profile_length", spec.profile_length, 0, MAX_DIM)
     check_number("max_length", spec.max_length, 0, MAX_DIM)
+    check_number("max_rows", spec.max_rows, 0, BATCH_MAX)
     check_number("weight", spec.weight, *WEIGHT_RANGE)
     check_number("guaranteed_rate", spec.guaranteed_rate, 0, RATE_MAX)
     _check_tensors("inputs", spec.inputs)

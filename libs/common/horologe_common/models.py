@@ -100,6 +100,9 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """Name of the file with the labels of each output. Empty: no output has any."""
     on_gpu: bool = False
     """True if the model computes on the worker's CUDA device."""
+    max_rows: int = 0
+    """Limit of the rows of a request to a model whose requests run alone, and whose tensors begin with the rows.
+    0: they do not, or requests share batches."""
 
     @property
     def has_signature(self) -> bool:
@@ -226,8 +229,14 @@ def input_length(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> int:
 def check_variable_dimensions(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> None:
     """Raise `InvalidInput` if a variable dimension is too long, or differs between the inputs of a padded model.
 
+    Also raise it for more than `max_rows` rows, and for inputs with different numbers of them.
+
     Inputs are padded separately. A request whose mask is shorter than its tokens would make its whole batch fail.
     """
+    if spec.max_rows:
+        rows = sorted({shape[0] for shape in shapes.values()})
+        if len(rows) != 1 or not 1 <= rows[0] <= spec.max_rows:
+            raise InvalidInput(f"inputs: got {rows} rows, wanted 1 to {spec.max_rows}, the same for all")
     firsts: dict[int, str] = {}
     for name, places in spec.variable_dimensions.items():
         for at in places if name in shapes else ():

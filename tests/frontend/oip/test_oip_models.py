@@ -71,6 +71,16 @@ def test_config_has_the_fields_of_triton() -> None:
     assert config["input"][0]["dims"] == [-1]
 
 
+def test_config_of_a_model_whose_requests_have_rows_and_run_alone() -> None:
+    gateway = FakeGateway()
+    changes = {"batched": False, "batch_sizes": (1,), "max_rows": 4}
+    spec = msgspec.structs.replace(a_model("echo", FLOATS), **changes)
+    gateway.core.catalogue.replace_models([ModelState(spec)])
+    config = content(send("GET", "/v2/models/echo/config", gateway=gateway))
+    assert (config["max_batch_size"], config["input"][0]["dims"], config["output"][0]["dims"]) == (4, [4], [4])
+    assert "dynamic_batching" not in config
+
+
 def test_config_names_optional_inputs_and_files_of_labels() -> None:
     gateway = FakeGateway()
     spec = msgspec.structs.replace(a_model("echo", FLOATS), optional=("in",), labels=(("a",),), label_files=("l.txt",))

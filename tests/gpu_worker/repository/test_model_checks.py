@@ -34,6 +34,10 @@ def emulated(lines: str) -> str:
             emulated("exec_ms = { 1 = 1.0 }").replace("[[inputs]]", "[[inputs]]\noptional = true"),
             "x: optional: got true, wanted false for 'emulated'",
         ),
+        (
+            "max_rows = 4\n" + emulated("exec_ms = { 1 = 1.0 }"),
+            "max_rows: got 4, wanted none: it is for models that are not batched, whose tensors all begin with -1",
+        ),
         (emulated("exec_ms = { 0 = 1.0 }"), "emulated.exec_ms: got [0], wanted ascending numbers from 1 to 1048576"),
         (emulated("exec_ms = { -4 = 1.0 }"), "emulated.exec_ms: got [-4], wanted ascending numbers from 1"),
         (emulated("exec_ms = { 0 = 1.0, 1 = 1.0 }"), "emulated.exec_ms: got [0, 1], wanted ascending numbers from 1"),

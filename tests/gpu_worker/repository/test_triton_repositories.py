@@ -23,7 +23,9 @@ from harness.triton_repositories import (
     triton_cases,
     write_case,
 )
-from horologe_common.status import ModelFailed, Refused
+from horologe_common.models import check_request
+from horologe_common.status import InvalidInput, ModelFailed, Refused
+from horologe_common.wire import Tensor
 from horologe_gpu_worker.core.stream_step import Step
 from horologe_gpu_worker.repository.modelstore import ModelStore
 
@@ -219,6 +221,22 @@ def test_rows_of_a_request_that_runs_alone_are_checked(store: ModelStore, tmp_pa
         with pytest.raises(ModelFailed, match="wanted 1 to 4, the same for all"):
             model.run(1, {name: np.ones((count, 2), np.float32) for name, count in zip("AB", rows, strict=True)})
     model.close()
+
+
+@pytest.mark.parametrize("dims", ["2", "-1"])
+def test_the_rows_of_requests_that_run_alone_are_in_the_spec(store: ModelStore, tmp_path: Path, dims: str) -> None:
+    case = triton_cases()["add"]
+    (report,) = scan(store, tmp_path, case._replace(config=case.config.replace("dims: [ 2 ]", f"dims: [ {dims} ]")))
+    spec = report.spec
+    assert (spec.batched, spec.max_rows) == (False, 4)
+
+    def tensors(*rows: int) -> tuple[Tensor, ...]:
+        return tuple(Tensor(name, "FP32", (count, 2), 8 * count) for name, count in zip("AB", rows, strict=True))
+
+    check_request(spec, tensors(4, 4))
+    for rows in ((1, 2), (5, 5)):
+        with pytest.raises(InvalidInput, match="4"):
+            check_request(spec, tensors(*rows))
 
 
 def test_a_model_of_triton_may_have_a_model_toml(store: ModelStore, tmp_path: Path) -> None:

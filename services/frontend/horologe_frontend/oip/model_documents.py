@@ -186,7 +186,7 @@ def model_config(spec: ModelSpec) -> ConfigJson:
         spec.name,
         PLATFORMS.get(spec.runtime, ""),
         BACKENDS.get(spec.runtime, spec.runtime),
-        spec.max_batch if spec.batched else 0,
+        spec.max_batch if spec.batched else spec.max_rows,
         [InputConfigJson(*_config_of(tensor, spec), tensor.name in spec.optional) for tensor in spec.inputs],
         [
             OutputConfigJson(*_config_of(tensor, spec), label_file)
@@ -202,7 +202,7 @@ def model_config(spec: ModelSpec) -> ConfigJson:
 def _config_of(tensor: TensorSpec, spec: ModelSpec) -> tuple[str, str, tuple[int, ...]]:
     """Return name, type and dimensions of a tensor in Triton's form."""
     kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
-    return tensor.name, f"TYPE_{kind}", tensor.shape[1:] if spec.batched else tensor.shape
+    return tensor.name, f"TYPE_{kind}", tensor.shape[1:] if spec.batched or spec.max_rows else tensor.shape
 
 
 def repository_index(states: Sequence[ModelState], ready_only: bool) -> list[IndexEntryJson]:

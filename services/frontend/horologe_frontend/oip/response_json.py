@@ -111,7 +111,7 @@ class ConfigJson(msgspec.Struct, omit_defaults=True):
     platform: str
     backend: str
     max_batch_size: int
-    """0: the model is not batched."""
+    """Limit of the rows of a request. 0: tensors do not begin with rows."""
     input: list[InputConfigJson]
     output: list[OutputConfigJson]
     response_cache: ResponseCacheJson

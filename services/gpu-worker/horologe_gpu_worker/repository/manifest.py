@@ -8,6 +8,7 @@ import msgspec
 
 from horologe_common.clock import NS_PER_MS
 from horologe_common.model_limits import (
+    BATCH_MAX,
     DURATION_MAX_NS,
     MEMORY_MAX_BYTES,
     RATE_MAX,
@@ -45,6 +46,7 @@ RANGES = (
     ("threads", 1, 1024),
     ("profile_length", 1, MAX_DIM),
     ("max_length", 0, MAX_DIM),
+    ("max_rows", 0, BATCH_MAX),
     ("weight", *WEIGHT_RANGE),
     ("guaranteed_rate", 0, RATE_MAX),
 )

@@ -110,6 +110,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_sizes: tuple[int, ...] = ()
     batching: Literal["auto", "on", "off"] = "auto"
     """`off`: each request runs alone, in its own shape. `on`: first dimensions count rows, which is not compared."""
+    max_rows: int = 0
+    """With `batching = "off"`: tensors begin with the rows of a request, at most this many; 0: they do not."""
     slo: str = "0"
     cache: bool = False
     cache_ttl: str = "0"

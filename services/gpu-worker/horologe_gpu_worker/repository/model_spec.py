@@ -34,6 +34,9 @@ OF_RUNTIMES = {
     "requirements": ("python",),
 }
 """Keys of some runtimes only."""
+SAME_NAMES = ("cache", "padded", "max_length", "max_rows", "weight", "guaranteed_rate")
+"""Keys that are fields of the spec."""
+MAX_ROWS_RULE = "it is for models that are not batched, whose tensors all begin with -1"
 NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
 
 
@@ -66,9 +69,11 @@ def build_spec(
         raise InvalidModel(f"{where}: batching: got 'on', wanted 'auto' or 'off': {reason}")
     if not batched and sizes != (1,):
         raise InvalidModel(f"{where}: batch_sizes: got {list(sizes)}, wanted [1]: {reason}")
+    if manifest.max_rows and (batched or not _begin_with_rows(signature)):
+        raise InvalidModel(f"{where}: max_rows: got {manifest.max_rows}, wanted none: {MAX_ROWS_RULE}")
     if manifest.padded and (fault := _padding_error(signature[1], reason)):
         raise InvalidModel(f"{where}: padded: got true, wanted false: {fault}")
-    options = {name: getattr(manifest, name) for name in ("cache", "padded", "max_length", "weight", "guaranteed_rate")}
+    options = {name: getattr(manifest, name) for name in SAME_NAMES}
     if (stream := manifest.stream) is not None:
         sizes = NEXT_STEP, FIRST_STEP
         options |= {"streams": True, "first_ns": duration_ns(stream.first_item), "gap_ns": duration_ns(stream.gap)}
@@ -139,9 +144,14 @@ def unbatched_reason(manifest: Manifest, signature: tuple[tuple[TensorSpec, ...]
     for entry in (*manifest.inputs, *manifest.outputs):
         if isinstance(own := next(iter(entry.shape), -1), str):
             return f"the first dimension of {entry.name!r} is its own: {own!r}"
-    if not all(tensor.shape[:1] == (-1,) for side in signature for tensor in side):
+    if not _begin_with_rows(signature):
         return "not every tensor begins with a variable dimension"
     return ""
+
+
+def _begin_with_rows(signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]) -> bool:
+    """Return whether every tensor begins with a variable dimension."""
+    return all(tensor.shape[:1] == (-1,) for side in signature for tensor in side)
 
 
 def _padding_error(outputs: Iterable[TensorSpec], unbatched: str) -> str:

@@ -138,7 +138,7 @@ def _batching(config: Any, one_by_one: bool) -> dict[str, Any]:
         return {"batching": "off"} if declared else {}
     if one_by_one:
         fixed = all(dim >= 0 for tensor in config.input for dim in tensor.dims)
-        return {"batching": "off"} | ({"max_length": most} if fixed else {})
+        return {"batching": "off", "max_rows": most} | ({"max_length": most} if fixed else {})
     sizes = {1 << power for power in range(most.bit_length())} | {most}
     return {"batch_sizes": sorted(sizes.union(config.dynamic_batching.preferred_batch_size))}
 
