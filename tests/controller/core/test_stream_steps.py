@@ -127,6 +127,16 @@ def test_a_step_that_the_worker_reports_lost_ends_at_once() -> None:
     assert (outcome.status, outcome.reason) == (Status.LOST, "not here")
 
 
+def test_a_stream_that_workers_refuse_ends_with_the_reason_of_the_last_one() -> None:
+    controller = a_controller(workers=(WORKER,))
+    step(controller, 1)
+    for number in range(1, 4):
+        (infer,) = sent(controller, Infer)
+        finish(controller, infer, ms(number), Status.REFUSED, reason=f"{number} streams are open")
+    (outcome,) = sent(controller, Outcome)
+    assert (outcome.status, outcome.reason) == (Status.REFUSED, "3 attempts failed: 3 streams are open")
+
+
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_request_of_the_wrong_kind_is_invalid(streams: bool) -> None:
     controller = a_new_controller(preload=True)

@@ -41,13 +41,14 @@ class Model:
         finally:
             self.open -= 1
 """
-SIGNATURE = """
-inputs = [{ name = "plan", datatype = "INT64", shape = [3], warmup = [3, 0, -1] }]
-outputs = [{ name = "number", datatype = "INT64", shape = [3] }]
+MAX_OPEN = 20
+SIGNATURE = f"""
+inputs = [{{ name = "plan", datatype = "INT64", shape = [3], warmup = [3, 0, -1] }}]
+outputs = [{{ name = "number", datatype = "INT64", shape = [3] }}]
 [stream]
 first_item = "10s"
 gap = "10s"
-max_open = 20
+max_open = {MAX_OPEN}
 """
 DOUBLES = """
 import numpy as np
@@ -156,6 +157,17 @@ def test_a_missed_gap_ends_the_stream_as_late(client: Client) -> None:
 def test_a_stream_that_cannot_begin_in_time_is_refused(client: Client) -> None:
     with pytest.raises((Refused, Late)):  # LATE if a microsecond is over before the refusal
         list(client.stream("counter", a_plan(9), first_item_ms=0.001))
+
+
+def test_a_stream_beyond_the_limit_is_refused_with_the_reason(client: Client) -> None:
+    opened = [client.stream("counter", a_plan(10_000)) for _ in range(MAX_OPEN)]
+    for stream in opened:
+        next(iter(stream))
+    with pytest.raises(Refused, match=rf"`stream\.max_open` in model\.toml permits: {MAX_OPEN}"):
+        list(client.stream("counter", a_plan(1)))
+    for stream in opened:
+        stream.close()
+    until(lambda: count_open(client) == 0)
 
 
 def test_a_stream_ends_at_its_deadline_as_a_whole(client: Client) -> None:

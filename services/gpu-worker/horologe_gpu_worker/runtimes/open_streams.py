@@ -59,7 +59,7 @@ class OpenStreams:
         """Open a stream. One with the same key has delivered nothing: its first step is run again."""
         self.end(key[0], key[1:])
         if len(self._streams) >= self._limit:
-            raise Refused(f"{self._limit} streams of the model are open (`stream.max_open` in model.toml)")
+            raise Refused(f"as many streams are open as `stream.max_open` in model.toml permits: {self._limit}")
         items = self._begin(inputs)
         if not inspect.isgenerator(items):
             raise ModelFailed(f"predict_stream: got {type(items).__name__}, wanted a generator (`yield`)")

@@ -151,7 +151,7 @@ class RequestLifecycle:
 
         def retry(request: Request) -> None:
             request.attempts += 1
-            request.failure = failure
+            request.failure, request.attempt_reason = failure, ""
             self._enqueue(now_ns, [request])
 
         for_each(requests, retry)
@@ -169,7 +169,8 @@ class RequestLifecycle:
             if not served:
                 self._finish(request, *self._catalogue.explain_unserved(model))
             elif request.attempts >= ATTEMPTS:
-                self._finish(request, request.failure, f"{ATTEMPTS} attempts failed")
+                reason = f": {request.attempt_reason}" if request.attempt_reason else ""
+                self._finish(request, request.failure, f"{ATTEMPTS} attempts failed{reason}")
             elif spec.streams or request.step is not None:
                 self._enqueue_step(now_ns, request)
             elif max_rows < request.rows <= largest.max_batch:  # more than the plan's batch: it runs alone
@@ -259,14 +260,15 @@ class RequestLifecycle:
 
     def finish_batch(self, now_ns: int, action: Action, result: Result) -> None:
         """Finish or requeue each request of an INFER that has ended."""
-        failed, batch_status, retried = {row.id: row.status for row in result.rows}, result.status, []
+        failed = {row.id: (row.status, row.reason) for row in result.rows}
+        batch_status, retried = result.status, []
         answered = Status.OK, Status.FAILED  # the answer is in the worker's Outputs
         for row, request in enumerate(action.requests):
             if request.action_id != action.id:  # finished already, or planned again because the action was overdue
                 if batch_status == Status.CANCELLED:
                     request.withdraw_attempt()
                 continue
-            status = failed.get(row, batch_status)
+            status, reason = failed.get(row, (batch_status, result.reason))
             if status == Status.LOST and request.step is not None:
                 self._finish(request, Status.LOST, result.reason)
                 continue
@@ -276,6 +278,7 @@ class RequestLifecycle:
                 continue
             if status != Status.TOO_LATE:  # retried while the deadline allows
                 request.attempts += 1
+                request.attempt_reason = reason
             retried.append(request)
         if retried:
             for_each(retried, lambda request: self._enqueue(now_ns, [request]))

@@ -59,6 +59,8 @@ class Request:
         """0: it belongs to no action."""
         self.attempts = 0
         """Number of failed attempts."""
+        self.attempt_reason = ""
+        """Reason of the worker for the last failed attempt; empty if it gave none."""
         self.failure = Status.REFUSED
         """Answer if it is not run again: REFUSED promises that no worker ran it. LOST or LATE after a worker that was
         given the request has disconnected or hangs."""
