@@ -15,6 +15,7 @@ from controller.controller_builders import (
     finish,
     join,
     register,
+    state,
     submit,
 )
 from harness.builders import a_report, a_spec, sent
@@ -114,6 +115,21 @@ def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:
     assert outcome.status == Status.FAILED
     assert "corrupt file" in outcome.reason
     controller.check()
+
+
+@pytest.mark.parametrize("retired", [False, True])
+def test_a_model_that_was_not_loaded_is_served_again_when_its_folder_returns(retired: bool) -> None:
+    """A LOAD of a model whose folder is gone fails. When it returns, its content may be the same."""
+    good, bad = a_report(), a_report(a_spec("bad"))
+    controller = a_controller(reports=[good, bad], preload=False)
+    submit(controller, 1, model="bad/1")
+    (load,) = sent(controller, Load, WORKER)
+    finish(controller, load, 1, Status.FAILED, reason="no such folder")
+    assert state(controller, "bad")[0] == "UNAVAILABLE"
+    gone = [msgspec.structs.replace(bad, retired=True, reason="not in the repository any more")] if retired else []
+    register(controller, good, *gone, pages=64, scans=(), now_ns=2)
+    register(controller, good, bad, pages=64, scans=(), now_ns=3)
+    assert state(controller, "bad") == ("READY", "")
 
 
 def test_requests_that_a_frontend_refuses_again_are_counted_as_refusals_of_the_controller() -> None:
