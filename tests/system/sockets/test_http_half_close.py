@@ -240,6 +240,33 @@ def test_an_upgrade_with_two_hosts_is_an_error(http: HttpServerThread) -> None:
 
 
 @pytest.mark.parametrize(
+    ("header", "status", "name"),
+    [
+        (b"Transfer-Encoding: gzip, chunked", 501, "NOT_IMPLEMENTED"),
+        (b"Transfer-Encoding: identity,chunked", 501, "NOT_IMPLEMENTED"),
+        (b"Transfer-Encoding: GZIP\r\nTransfer-Encoding: chunked", 501, "NOT_IMPLEMENTED"),
+        (b"Transfer-Encoding: Chunked", 200, ""),
+        (b"Transfer-Encoding: , chunked", 200, ""),
+        (b"Expect: 200-magic\r\nTransfer-Encoding: chunked", 417, "EXPECTATION_FAILED"),
+        (b"Expect: 100-continue, 200-magic\r\nTransfer-Encoding: chunked", 417, "EXPECTATION_FAILED"),
+        (b"Expect: 100-Continue, 100-continue\r\nTransfer-Encoding: chunked", 100, ""),
+        (b"Expect:\r\nTransfer-Encoding: chunked", 200, ""),
+    ],
+)
+def test_a_coding_or_an_expectation_that_is_not_known_is_refused(
+    http: HttpServerThread, header: bytes, status: int, name: str
+) -> None:
+    """What follows is part of the body, and is not read as a request."""
+    with http.connect() as sock:
+        sock.sendall(POST % (b"1.1", b"Host: x\r\nConnection: close\r\n" + header + b"\r\n", CHUNKED))
+        answers = read_all(sock)
+    assert statuses(answers) == ([100, 200] if status == 100 else [status])
+    if name:
+        assert json.loads(answers.partition(b"\r\n\r\n")[2])["status"] == name
+        assert not http.gateway.predicts
+
+
+@pytest.mark.parametrize(
     "headers",
     [
         b"A: b\r\n c\r\n" + LENGTH,
@@ -250,6 +277,11 @@ def test_an_upgrade_with_two_hosts_is_an_error(http: HttpServerThread) -> None:
         LENGTH + b"Transfer-Encoding: chunked\r\n",
         b"Transfer-Encoding: gzip\r\n",
         b"Transfer-Encoding: chunked, gzip\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: chunked, chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding: \r\n",
         b"Content-Length : 5\r\n",
         b"Content-Length: +5\r\n",
     ],
