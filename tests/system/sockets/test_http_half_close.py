@@ -191,6 +191,39 @@ def test_an_old_request_with_transfer_encoding_ends_the_connection(
     assert found == ([400] if length else [200])
 
 
+STREAM = b'{"in": [[1, 2, 3, 4]]}'
+LAST_REQUESTS = {
+    "close": request(extra="Connection: close\r\n"),
+    "1.0": request(version="1.0"),
+    "get": b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "stream": b"POST /v2/models/echo/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+    % (len(STREAM), STREAM),
+}
+
+
+@pytest.mark.parametrize("kind", LAST_REQUESTS)
+def test_what_follows_the_last_request_does_not_reset_the_connection(http: HttpServerThread, kind: str) -> None:
+    """A reset may overtake the response in a network, and the client then loses it."""
+    for _ in range(5):
+        with http.connect() as sock:
+            sock.sendall(LAST_REQUESTS[kind])
+            for _ in range(10):
+                sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+            answer = read_all(sock)  # to its end
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert answer.endswith(b"\r\n0\r\n\r\n" if kind == "stream" else b"}")
+        http.wait(lambda: not http.server.clients.total.connections)
+
+
+def test_a_client_that_does_not_close_is_disconnected(http: HttpServerThread) -> None:
+    with http.connect() as sock:
+        sock.sendall(request(extra="Connection: close\r\n"))
+        assert statuses(read_all(sock)) == [200]
+        assert http.server.clients.total.connections == 1
+        http.wait(lambda: not http.server.clients.total.connections)
+
+
 def test_http_1_0_keeps_the_connection_only_if_asked(http: HttpServerThread) -> None:
     with http.connect() as sock:
         for _ in range(2):

@@ -49,7 +49,6 @@ class QueuedRequest(msgspec.Struct, frozen=True):
     """Value of the Connection header of the response. Empty: the default of the HTTP version."""
     body_wanted: bool
     held_bytes: int = 0
-    fully_read: bool = True
     takes_interim: bool = True
     """The client may get interim responses, because its request is of HTTP/1.1."""
 
