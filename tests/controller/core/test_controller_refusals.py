@@ -158,6 +158,7 @@ def test_a_request_that_is_too_short_is_no_loss_however_often_it_is_refused() ->
     assert (traffic.lost.at(ms(1)), traffic.price.rate, traffic.served) == (0, 0, 1)
 
 
+@pytest.mark.interpreted
 def test_a_fault_of_the_plan_loses_no_request_that_was_dequeued_before(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = a_controller()
     join(controller, OTHER, a_report(a_spec("other")))
