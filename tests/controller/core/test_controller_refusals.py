@@ -67,7 +67,7 @@ def test_a_request_that_a_lost_worker_may_have_run_never_ends_as_refused() -> No
     controller.tick(controller.wakeup_ns() or ms(50))
     controller.tick(ms(60))
     (outcome,) = sent(controller, Outcome)
-    assert (outcome.status, "worker failed" in outcome.reason) == (Status.LOST, True)
+    assert (outcome.status, "its worker disconnected" in outcome.reason) == (Status.LOST, True)
     assert not any(value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total")
 
 
