@@ -135,6 +135,33 @@ def test_an_unknown_model_or_version_is_said_to_be_so() -> None:
     assert "got '9', wanted one of 1" in old.end.reason
 
 
+def test_a_request_for_an_unavailable_model_says_why() -> None:
+    talk = Talk().welcomed()
+    broken = ModelState(ModelSpec("echo", "2", "", (), ()), "UNAVAILABLE", "model.toml: slo: got 3")
+    newest, old = talk.predict(version="2"), talk.predict(version="1")
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (ModelState(ECHO), broken), incomplete="a worker is missing"))
+    assert isinstance(newest.end, UnknownModel)
+    assert newest.end.reason == "model 'echo/2' is unavailable: model.toml: slo: got 3"
+    assert [type(message) for message, _ in talk.sent()] == [Predict]
+    assert not old.done()
+    repaired = talk.predict(version="2")
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (ModelState(msgspec.structs.replace(ECHO, version="2")),)))
+    assert [type(message) for message, _ in talk.sent()] == [Predict]
+    assert not repaired.done()
+
+
+def test_a_loading_version_is_preferred_to_an_unavailable_one() -> None:
+    talk = Talk().welcomed()
+    broken = ModelState(ModelSpec("echo", "2", "", (), ()), "UNAVAILABLE", "no such file")
+    sink = talk.predict()
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (ModelState(ECHO, "LOADING", "reading"), broken)))
+    assert [type(message) for message, _ in talk.sent()] == [Predict]
+    assert not sink.done()
+
+
 def test_a_question_for_a_signature_that_is_lost_is_asked_again() -> None:
     talk = Talk().welcomed()
     sink = talk.predict(timeout=10)

@@ -45,23 +45,21 @@ class Signature:
         self.slo_ns = spec.slo_ns
 
 
-def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelSpec:
-    """Return the spec of `version`, or of the highest ready one. Raises `UnknownModel`; `Refused` if it loads."""
+def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelState:
+    """Return `version`, or the highest version that is READY, else LOADING. Raises `UnknownModel` if there is none."""
     fitting = [state for state in states if state.spec.name == model and version in ("", state.spec.version)]
     if not fitting:
         versions = ", ".join(state.spec.version for state in states if state.spec.name == model)
         if not versions:
             raise UnknownModel(f"model: got {model!r}, which is not served")
         raise UnknownModel(f"model {model!r}: version: got {version!r}, wanted one of {versions}")
-    chosen = max(fitting, key=_rank)
-    if chosen.state == "LOADING" and not chosen.spec.has_signature:
-        raise Refused(f"model {chosen.spec.key!r} is loading: {chosen.reason}")
-    return chosen.spec
+    return max(fitting, key=_rank)
 
 
-def _rank(state: ModelState) -> tuple[bool, int, str]:
+def _rank(state: ModelState) -> tuple[int, int, str]:
     version = state.spec.version
-    return state.state == "READY", int(version) if version.isdecimal() else -1, version
+    served = ("LOADING", "READY").index(state.state) if state.state in ("LOADING", "READY") else -1
+    return served, int(version) if version.isdecimal() else -1, version
 
 
 def encode_inputs(signature: Signature, inputs: Any) -> tuple[tuple[Tensor, ...], list[bytes]]:
@@ -285,11 +283,16 @@ class Encoder:
             raise type(states)(states.reason)
         model, version, application = call.subject
         try:
-            signature = self.signatures[call.subject] = Signature(choose_version(states, model or application, version))
+            state = choose_version(states, model or application, version)
         except UnknownModel:
             if self.incomplete:
                 raise Refused(f"not all models are known yet: {self.incomplete}") from None
             raise
+        if state.state == "UNAVAILABLE":
+            raise UnknownModel(state.explain_state())
+        if state.state == "LOADING" and not state.spec.has_signature:
+            raise Refused(state.explain_state())
+        signature = self.signatures[call.subject] = Signature(state.spec)
         return signature
 
     def _encode_parked(self, call: Call, inputs: Any, signature: Signature) -> None:

@@ -134,6 +134,10 @@ class ModelState(Message, frozen=True):
     """Part of the requests without a version that this version gets. If no version has one, the newest READY version
     gets all of them."""
 
+    def explain_state(self) -> str:
+        """Return state and reason as a sentence, such as `model 'm/1' is unavailable: unloaded`."""
+        return f"model {self.spec.key.rstrip('/')!r} is {self.state.lower()}{self.reason and f': {self.reason}'}"
+
 
 class Models(Message, frozen=True, tag=5):
     """Answer to ModelInfo and Admit. With id 0: the controller's announcement that its catalogue has changed."""
