@@ -212,6 +212,21 @@ def test_metrics_only_name_declared_applications() -> None:
     assert not any("digits" in key for key in (*values, *frontend.stats.histograms))
 
 
+def test_an_application_has_the_statistics_of_its_requests_until_it_is_withdrawn() -> None:
+    frontend = connected_frontend()
+    spec = frontend.declared.find_with_signature("bare")[1]
+    assert frontend.stats_of(spec).latency.total == 0
+    for rows, status in ((1, Status.OK), (2, Status.OK), (1, Status.FAILED)):
+        query = request_application(frontend, "bare", rows)
+        frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), cached=rows == 2), ())
+    stats = frontend.stats_of(spec)
+    assert (stats.success.count, stats.success.ns, stats.fail.count, stats.rows) == (2, ms(2), 1, 3)
+    assert (stats.cache_hit.count, stats.cache_miss.count) == (1, 1)
+    assert not frontend.stats_by_model, "the models of the application count their own"
+    announce(frontend, SAFE)
+    assert frontend.stats_of(spec).latency.total == 0
+
+
 def test_samples_of_an_application_name_each_of_its_models() -> None:
     frontend = connected_frontend(samples=SampleLimits(burst=1))
     frontend.handle(NOW, "profiler/0#1", PeerConnected("profiler/0#1"), ())
