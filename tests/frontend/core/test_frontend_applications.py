@@ -123,6 +123,14 @@ def test_models_with_different_inputs_cannot_form_an_application() -> None:
     assert "[-1, 4]" in answer.reason
 
 
+def test_an_application_that_is_queried_as_a_model_is_named_one() -> None:
+    frontend = connected_frontend()
+    frontend.handle(NOW, CLIENT, ModelInfo(4, "digits"), ())
+    (reply,) = sent(frontend, Models, CLIENT)
+    assert reply.status == Status.UNKNOWN_MODEL
+    assert reply.reason.startswith("model: got 'digits', which is an application: use `ask`")
+
+
 def test_model_info_of_an_application_is_its_signature() -> None:
     frontend = connected_frontend()
     frontend.handle(NOW, CLIENT, ModelInfo(4, "", "digits"), ())
