@@ -95,6 +95,11 @@ def test_a_port_of_grpc_that_is_taken_is_an_error(tmp_path: Path) -> None:
             build_topology(OPTIONS._replace(models=str(tmp_path), grpc=address), tmp_path, {})
 
 
+def test_the_folder_of_pipelines_may_be_created_later(tmp_path: Path) -> None:
+    topology = build_topology(OPTIONS._replace(models=str(tmp_path)), tmp_path, {})
+    assert flag_of(topology, "selector.pipelines") == [str(tmp_path / "pipelines")]
+
+
 def test_a_state_folder_of_another_system_is_an_error(tmp_path: Path) -> None:
     options = OPTIONS._replace(models=str(tmp_path), sets=(f"selector.state={tmp_path}",))
     build_topology(options, tmp_path, {})

@@ -188,9 +188,8 @@ def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) 
     source = parse_source(settings["worker"].repository)
     if not (source.is_remote or os.path.isdir(source.place)):
         raise SettingsError(f"models: got {source.place!r}, wanted a folder: --models DIR, or `horologe up --demo`")
-    pipelines = os.path.join(source.place, "pipelines")
-    if not (settings["selector"].pipelines or source.name) and os.path.isdir(pipelines):
-        flags.setdefault("selector", {})["pipelines"] = pipelines
+    if not (settings["selector"].pipelines or source.name or source.is_remote):  # the folder may be created later
+        flags.setdefault("selector", {})["pipelines"] = os.path.join(source.place, "pipelines")
     if not (settings["http"].uploads or source.name or source.is_remote):
         flags.setdefault("http", {})["uploads"] = source.place
 
