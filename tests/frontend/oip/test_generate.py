@@ -134,6 +134,6 @@ async def test_a_stream_whose_connection_is_lost_before_its_events_are_sent_is_c
     response = await generate_stream(gateway, read(flag=True)[0], (), "client")
     assert response.on_open is not None
     transport: Any = None
-    response.on_open(EventSender(transport, asyncio.Event()))()
+    response.on_open(EventSender(transport, asyncio.Event(), bool))()
     await asyncio.sleep(0.01)
     assert gateway.cancelled == [7]

@@ -141,6 +141,10 @@ def test_a_load_changes_versions() -> None:
     for parameters in wrong:
         assert send("POST", f"{path}/load", json.dumps({"parameters": parameters}).encode(), gateway).status == 400
     assert send("POST", f"{path}/unload", b'{"parameters":{"promote":"2"}}', gateway).status == 400
+    no_number: tuple[Any, ...] = (None, True, [], "much", 10**400)  # the last has no 64-bit float
+    for weight in no_number:
+        body = json.dumps({"parameters": {"canary": "2", "weight": weight}}).encode()
+        assert "parameters.weight: got " in error(send("POST", f"{path}/load", body, gateway))
 
 
 @pytest.mark.parametrize(

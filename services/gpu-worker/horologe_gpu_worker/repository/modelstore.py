@@ -101,6 +101,7 @@ class ModelStore:
         Raises `InvalidModel` if the model has no version, or cannot be read, `ModelFailed` if its store fails, and
         `Refused` if it is replaced meanwhile.
         """
+        name = self._folder_name(name)
         if name in self._listed:
             self._listed.discard(name)
         elif self._mirror is not None and _is_name(name):
@@ -167,6 +168,12 @@ class ModelStore:
             return sorted(entry.name for entry in self._repository.iterdir() if _is_model_folder(entry))
         except OSError as error:
             raise InvalidModel(f"{self._repository}: {error.strerror}, wanted a folder of models") from error
+
+    def _folder_name(self, name: str) -> str:
+        """Return the name of the folder of a model. In messages it has `?` for bytes that are not UTF-8."""
+        if "?" not in name or os.path.isdir(self._repository / name):
+            return name
+        return next((folder for folder in self._names() if encodable(folder) == name), name)
 
     def _version_names(self, name: str) -> list[str]:
         try:
