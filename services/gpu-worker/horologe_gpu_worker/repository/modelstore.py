@@ -249,9 +249,19 @@ def _is_name(name: str) -> bool:
 
 
 def _is_model_folder(path: Path) -> bool:
-    if path.name == PIPELINES and os.path.isfile(path / PIPELINE_MANIFEST):
-        return False
+    return _is_shown_folder(path) and not (path.name == PIPELINES and _holds_pipelines(path))
+
+
+def _is_shown_folder(path: Path) -> bool:
     return os.path.isdir(path) and not path.name.startswith((".", "__"))  # Path.is_dir raises if the name is too long
+
+
+def _holds_pipelines(folder: Path) -> bool:
+    """Return whether a folder has the manifest of pipelines, or no version that a model of this name would have."""
+    try:
+        return (folder / PIPELINE_MANIFEST).is_file() or not any(map(_is_shown_folder, folder.iterdir()))
+    except OSError:
+        return False  # the model of this name says that its folder cannot be read
 
 
 def waiting_report(name: str, version: str) -> ModelReport:
