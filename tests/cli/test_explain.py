@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from cli.explained_recordings import answers, explanations, the_request
 from horologe_cli.main import app
 from horologe_common.clock import ms, s
 from horologe_common.recording.recorder import Recorder, RecorderSettings
-from horologe_common.recording.recording_file import Ticked, read_segments
 from horologe_common.status import Status
-from horologe_common.wire import Answer
-from horologe_controller.core.scheduling.decisions import Reason
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.explaining.recorded_requests import find_requests
-from horologe_sim.explaining.request_explanation import Explanation, explain
+from horologe_sim.explaining.request_explanation import explain
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from horologe_sim.scenario.workload import LoadPhase
 from sim.sim_builders import a_scenario, an_entry, poisson, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-EXPLAINED = 3
-
-
-def answers(path: Path, status: Status) -> Iterator[tuple[str, Answer]]:
-    """Yield the client and the answer of requests that ended with this status."""
-    for segment in read_segments(path):
-        for entry in segment.entries:
-            if segment.core.startswith("frontend") and isinstance(entry, Ticked):
-                for to, message, _ in entry.outs:
-                    if isinstance(message, Answer) and message.status == status:
-                        yield to, message
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +32,6 @@ def overloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         load=[poisson(700, models=("m",)), poisson(700, models=("other",))], duration_ns=ms(800),
     )  # fmt: skip
     return recorded(tmp_path_factory.mktemp("recordings"), SimulatedCluster(scenario))
-
-
-def the_request(path: Path, client: str, number: int) -> Any:
-    (request,) = find_requests([path], f"{client}:{number}")
-    return request
 
 
 def test_a_refused_request_names_the_work_ahead(overloaded: Path) -> None:
@@ -111,17 +89,6 @@ def test_a_late_request_names_the_deviation_from_the_plan(tmp_path: Path) -> Non
     assert any("Batches before it as fast as predicted." in explanation.remedies for explanation in explained)
 
 
-def explanations(path: Path, status: Status) -> list[tuple[Any, Explanation]]:
-    """Return the last requests that ended with this status, with their explanations. No time in these is negative."""
-    requests = [the_request(path, client, answer.id) for client, answer in list(answers(path, status))[-EXPLAINED:]]
-    explained = [(request, explain(request)) for request in requests]
-    for request, explanation in explained:
-        assert " -" not in explanation.verdict
-        assert all(part.took_ns >= 0 for part in explanation.parts)
-        assert sum(part.took_ns for part in explanation.parts) == request.answered_ns - request.arrived_ns
-    return explained
-
-
 def test_an_execution_that_outlasts_the_answer_is_counted_to_its_end(tmp_path: Path) -> None:
     """The frontend's timer answers LATE soon after the deadline, and the execution ends 180 ms after it or later."""
     scenario = a_scenario(
@@ -131,31 +98,14 @@ def test_an_execution_that_outlasts_the_answer_is_counted_to_its_end(tmp_path: P
         faults=(Fault(ms(300), "worker/0", "slow", factor=100.0),),
     )
     path = recorded(tmp_path, SimulatedCluster(scenario))
-    explained = explanations(path, Status.LATE)
+    requests = [the_request(path, client, answer.id) for client, answer in answers(path, Status.LATE)]
+    explained = [(one, explain(one)) for one in requests if one.submits[0].attempts[-1].status == "OK"]
     assert explained
     for request, explanation in explained:
         (submit,) = request.submits
         late = f"{(submit.attempts[-1].end_ns - submit.deadline_ns) / 1e6:.3f} ms"
         assert f"without outputs; its execution ended {late} after" in explanation.verdict
         assert explanation.remedies[0] == f"A deadline {late} later."
-
-
-@pytest.mark.parametrize(
-    ("fault", "cause"),
-    [
-        (Fault(ms(310), "worker/0", restart_ns=0), "worker/0 disconnected"),
-        (Fault(ms(310), "worker/0", "stall", for_ns=ms(900)), "worker/0 hung"),
-    ],
-    ids=lambda value: getattr(value, "kind", ""),
-)
-def test_a_worker_that_is_lost_or_hangs_is_named(tmp_path: Path, fault: Fault, cause: str) -> None:
-    model = an_entry("m", {1: 40.0}, slo_ns=ms(600))
-    even = LoadPhase("even", rate=20)
-    path = recorded(tmp_path, SimulatedCluster(a_scenario(model, load=[even], duration_ns=ms(400), faults=(fault,))))
-    failed = [pair for status in (Status.LOST, Status.LATE, Status.REFUSED) for pair in explanations(path, status)]
-    verdicts = [explanation.verdict for _, explanation in failed]
-    assert any(cause in verdict for verdict in verdicts), verdicts
-    assert any(f"and {cause}" in line for _, explanation in failed for line in explanation.ahead)
 
 
 def test_a_cold_start_shows_its_load_and_the_evicted_models(tmp_path: Path) -> None:
@@ -195,21 +145,6 @@ def test_recordings_that_overlap_contain_a_request_once(tmp_path: Path) -> None:
         *_, (client, answer) = answers(paths[0], status)
         (request,) = find_requests(paths, f"{client}:{answer.id}")
         assert request == the_request(paths[0], client, answer.id)
-
-
-def test_a_request_without_a_worker_is_not_explained_by_other_requests(tmp_path: Path) -> None:
-    scenario = a_scenario(
-        an_entry("m", slo_ns=ms(20)),
-        load=[poisson(400)],
-        duration_ns=ms(800),
-        faults=(Fault(ms(400), "worker/0"),),
-    )
-    path = recorded(tmp_path, SimulatedCluster(scenario))
-    client, answer = list(answers(path, Status.REFUSED))[-1]
-    explanation = explain(the_request(path, client, answer.id))
-    assert answer.reason == Reason.NO_WORKER.sentence
-    assert answer.reason in explanation.verdict
-    assert explanation.remedies == ["A connected worker that serves m/1."]
 
 
 def test_the_command_prints_json_and_text(overloaded: Path) -> None:

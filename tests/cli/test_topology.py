@@ -11,6 +11,8 @@ from horologe_cli.local.layout import Gpu, Machine
 from horologe_cli.local.topology import SystemOptions, Topology, build_topology
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import WantedShare
+from horologe_selector.settings import SelectorSettings
+from horologe_selector.stores.sqlite import open_sqlite
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +93,24 @@ def test_a_port_of_grpc_that_is_taken_is_an_error(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingsError, match=rf"gRPC: {address} is in use; choose another by --grpc HOST:PORT"):
             build_topology(OPTIONS._replace(models=str(tmp_path), grpc=address), tmp_path, {})
+
+
+def test_the_folder_of_pipelines_may_be_created_later(tmp_path: Path) -> None:
+    topology = build_topology(OPTIONS._replace(models=str(tmp_path)), tmp_path, {})
+    assert flag_of(topology, "selector.pipelines") == [str(tmp_path / "pipelines")]
+
+
+def test_a_state_folder_of_another_system_is_an_error(tmp_path: Path) -> None:
+    options = OPTIONS._replace(models=str(tmp_path), sets=(f"selector.state={tmp_path}",))
+    build_topology(options, tmp_path, {})
+    store = open_sqlite(SelectorSettings(state=str(tmp_path)))
+    try:
+        with pytest.raises(SettingsError, match=r"state: .*selector.*sqlite is in use .* --set selector.state=FOLDER"):
+            build_topology(options, tmp_path, {})
+        build_topology(options._replace(sets=(*options.sets, "selector.store=memory")), tmp_path, {})
+    finally:
+        store.close()
+    build_topology(options, tmp_path, {})
 
 
 def test_grpc_needs_keys_beyond_this_machine(tmp_path: Path) -> None:

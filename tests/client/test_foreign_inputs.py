@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from horologe.core.client_feedback import feedback_messages
 from horologe.core.encoding import Signature, encode_inputs
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
@@ -52,6 +53,32 @@ Tensor.__module__ = "torch"
 def test_a_tensor_of_torch_is_an_array(dtype: str) -> None:
     assert encoded(Tensor([1.5, 2.0], dtype), "FP32", -1).tolist() == [1.5, 2.0]
     assert encoded([Tensor([1.5], dtype), Tensor([2.0], dtype)], "FP32", -1, 1).tolist() == [[1.5], [2.0]]
+
+
+MASKED = np.ma.array([[1.0, 2.0]], np.float32, mask=[[False, True]])
+
+
+@pytest.mark.parametrize(
+    "value", [MASKED, [MASKED[0], MASKED[0]], [[1.0, 2.0], MASKED[0]], [[[1.0, np.ma.masked]]], np.ma.masked]
+)
+def test_a_masked_value_is_no_number(value: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"input 'x': got .*, wanted an array: got masked values"):
+        encoded(value, "FP32", -1, 2)
+    with pytest.raises(InvalidInput, match="masked"):
+        list(feedback_messages("digits", b"id", value, "", None, None))
+
+
+def test_an_array_without_masked_values_is_an_array() -> None:
+    assert encoded(MASKED.filled(0), "FP32", -1, 2).tolist() == [[1.0, 0.0]]
+    assert encoded(MASKED[:, :1], "FP32", -1, 1).tolist() == [[1.0]]
+    assert encoded([MASKED[0, :1]], "FP32", -1, 1).tolist() == [[1.0]]
+
+
+def test_a_list_within_itself_is_no_array() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(InvalidInput, match="wanted an array"):
+        encoded(endless, "FP32", -1)
 
 
 def test_tensors_of_torch_itself() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import msgpack
@@ -119,11 +121,27 @@ def test_without_any_server_a_request_is_lost_too() -> None:
     assert "could not be reached" in sink.end.reason
 
 
-@pytest.mark.parametrize("how", [{"slo_ms": 0}, {"timeout": -1}, {"slo_ms": float("nan")}, {"timeout": "soon"}])
-def test_a_deadline_must_be_a_positive_number(how: dict[str, Any]) -> None:
-    end = Talk().knowing(ECHO).predict(**how).end
+@pytest.mark.parametrize("option", ["slo_ms", "timeout"])
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, 10**400, "soon", "5", b"5", True, np.bool_(1), [5], 1e9])
+def test_a_deadline_must_be_a_positive_number(option: str, value: Any) -> None:
+    end = Talk().knowing(ECHO).predict(**{option: value}).end
     assert isinstance(end, InvalidInput)
-    assert next(iter(how)) in end.reason
+    assert end.reason.startswith(f"{option}: got {value!r}, wanted a number over 0")
+
+
+@pytest.mark.parametrize("value", [5, 5.0, np.float16(5), np.float32(5), np.int8(5), np.uint64(5), Fraction(10, 2)])
+def test_a_deadline_may_be_any_number(value: Any) -> None:
+    talk = Talk().knowing(ECHO)
+    talk.predict(slo_ms=value)
+    talk.predict(timeout=value)
+    assert [request.budget_ns for request, _ in talk.sent()] == [ms(5), s(5)]
+
+
+@pytest.mark.parametrize("outputs", ["y", b"y", 5, None, ("y", 5)])
+def test_outputs_must_be_a_list_of_names(outputs: Any) -> None:
+    end = Talk().knowing(ECHO).predict(outputs=outputs).end
+    assert isinstance(end, InvalidInput)
+    assert "outputs" in end.reason
 
 
 def test_the_smaller_of_slo_and_timeout_is_the_deadline() -> None:

@@ -110,6 +110,11 @@ def test_a_declaration_that_is_refused_is_raised() -> None:
     assert isinstance(sink.end, InvalidInput)
 
 
+def test_true_values_that_float64_lacks_are_rejected() -> None:
+    with pytest.raises(InvalidInput, match=r"truth: element \[1\]: got 9007199254740993"):
+        told(b"P" * 40, [1, 2**53 + 1])
+
+
 def told(predictions: Any, truths: Any, context: str = "", inputs: Any = None) -> Any:
     """Items and buffers of the messages that this feedback makes."""
     made = list(feedback_messages("digits", predictions, truths, context, inputs, Signature(SPEC)))

@@ -128,7 +128,7 @@ def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken
 @pytest.mark.interpreted
 def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one(break_method: BreakMethod) -> None:
     controller = a_controller(reports=[a_report(a_spec("bad")), a_report(a_spec("good"))])
-    break_method(controller.scheduler, "add", lambda now_ns, requests, _: requests[0].model == "bad/1")
+    break_method(controller.scheduler, "add", lambda now_ns, requests: requests[0].model == "bad/1")
     for number, model in ((1, "bad/1"), (2, "good/1"), (3, "nope/1")):
         controller.handle(0, "selector/0#1", Submit(number, model, ms(100), 1, FRONTEND, number), ())
     with pytest.raises(BrokenError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from client.talk import Talk
 from controller.controller_builders import (
     FRONTEND,
@@ -24,7 +26,7 @@ from horologe_common.applications import Application
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.models import ModelSpec
-from horologe_common.status import Status
+from horologe_common.status import Status, UnknownModel
 from horologe_common.wire import (
     Admit,
     Answer,
@@ -180,6 +182,41 @@ def test_an_earlier_version_answers_while_a_new_one_is_loading() -> None:
     assert frontend.catalogue.find_model("sum").version == "1"
 
 
+def test_a_request_for_an_unavailable_model_says_why() -> None:
+    frontend = connected_frontend()
+    announce(frontend, ModelState(unread(), "UNAVAILABLE", "model.toml: slo: got 3"), a_state(a_spec("one")))
+    expected = (Status.UNKNOWN_MODEL, "model 'sum/1' is unavailable: model.toml: slo: got 3")
+    (answer,) = predict(frontend)
+    assert (Status(answer.status), answer.reason) == expected
+    for version, reason in (("1", expected[1]), ("2", "model: got 'sum' version '2', which is not served")):
+        with pytest.raises(UnknownModel) as caught:
+            frontend.catalogue.find_model("sum", version)
+        assert caught.value.reason == reason
+
+
+def test_the_newest_version_says_why_no_version_is_available() -> None:
+    frontend = connected_frontend()
+    announce(frontend, *(ModelState(unread(version=v), "UNAVAILABLE", f"fault {v}") for v in ("9", "10")))
+    (answer,) = predict(frontend)
+    assert answer.reason == "model 'sum/10' is unavailable: fault 10"
+
+
+def test_an_application_does_without_a_model_that_was_never_read() -> None:
+    frontend = connected_frontend(Application("app", ("bad", "sum"), slo_ms=40))
+    announce(frontend, ModelState(unread("bad"), "UNAVAILABLE", "no such file"), a_state())
+    assert not predict(frontend, "", application="app")
+
+
+def test_an_application_of_unavailable_models_says_why() -> None:
+    frontend = connected_frontend(Application("app", ("sum",), slo_ms=40))
+    announce(frontend, ModelState(unread(), "UNAVAILABLE", "no such file"))
+    (answer,) = predict(frontend, "", application="app")
+    assert (Status(answer.status), answer.reason) == (
+        Status.UNKNOWN_MODEL,
+        "model 'sum/1' is unavailable: no such file",
+    )
+
+
 def test_an_application_whose_models_are_loading_is_refused() -> None:
     frontend = connected_frontend(Application("app", ("sum",), slo_ms=40))
     announce(frontend, ModelState(unread(), "LOADING", "measuring"))
@@ -265,3 +302,12 @@ def test_a_profiler_keeps_what_it_measured_of_a_model_that_is_loading() -> None:
     profiler.tick(0)
     assert list(profiler.measurements.model_keys()) == measured
     profiler.check()
+
+
+def test_a_selector_says_why_a_model_is_unavailable() -> None:
+    selector = Selector(SELECTOR, SelectorSettings(store="memory"), random.Random(1))
+    states = (ModelState(unread("a"), "UNAVAILABLE", "no such file"), a_state(a_spec("b")))
+    selector.handle(0, CONTROLLER, Models(0, states), ())
+    for name in ("a", "a/1"):
+        expected = (Status.UNKNOWN_MODEL, "model 'a/1' is unavailable: no such file")
+        assert selector.models.explain_missing(name) == expected

@@ -124,16 +124,21 @@ def fail_with(error: Exception, endpoint: str) -> NoReturn:
 
 
 def open_client(endpoint: str, keys: str = "") -> Client:
-    """Return a client of `endpoint`. End the command if the endpoint or the keys are invalid."""
+    """Return a client of `endpoint`. End the command if the endpoint or the keys are invalid, or if nothing listens."""
     from horologe import Client
-    from horologe_common.status import HorologeError
+    from horologe_cli.refused_endpoints import is_refused
+    from horologe_common.status import HorologeError, Lost
 
     if not endpoint.startswith(("tcp://", "ipc://")):
         fail(f"--endpoint: got {endpoint!r}, wanted tcp://HOST:PORT or ipc://PATH", ExitCode.USAGE)
     try:
-        return Client(endpoint, keys=keys or None)
+        client = Client(endpoint, keys=keys or None)
     except (HorologeError, OSError, ValueError) as error:
         fail(f"--endpoint {endpoint}: {error}", ExitCode.USAGE)
+    if is_refused(endpoint):
+        client.close()
+        fail_with(Lost("nothing listens there"), endpoint)
+    return client
 
 
 def call_server(endpoint: str, keys: str, call: Callable[[Client], Any]) -> Any:

@@ -55,8 +55,8 @@ class Application(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 def check_application(application: Application) -> None:
     """Raise `InvalidInput`, with the field and the expected value, for an invalid declaration."""
     check_name("name", application.name)
-    if "/" in application.name:
-        raise InvalidInput(f"name: got {application.name!r}, wanted no slash")
+    if "/" in application.name or application.name in (".", ".."):
+        raise InvalidInput(f"name: got {application.name!r}, wanted no slash, and neither . nor ..: it is in URLs")
     _check_models(application)
     if application.task not in TASKS:
         raise InvalidInput(f"task: got {application.task!r}, wanted one of {', '.join(TASKS)}")

@@ -278,6 +278,8 @@ def _check_tensors(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[s
     for name in outputs:
         if name not in output_names:
             raise InvalidInput(f"outputs: got {name!r}, wanted some of {output_names}")
+    if len(outputs) != len(set(outputs)):
+        raise InvalidInput(f"outputs: got {list(outputs)[: len(output_names) + 1]}, wanted each once")
     if not spec.batched:
         return 1
     rows = {tensor.shape[0] for tensor in inputs}

@@ -6,6 +6,7 @@ An element may be any bytes. For a model whose `ModelSpec.text` is set, each ele
 from __future__ import annotations
 
 import struct
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,13 +34,26 @@ STRING_KINDS = "OSUT"
 
 def as_array(value: Any) -> NDArray[Any]:
     """Return `value` as an array. Lists of strings become objects: numpy's own strings lose NULs at the end, and turn
-    numbers among them into text.
+    numbers among them into text. Raises ValueError for masked values, which `np.asarray` would return as numbers.
     """
+    if "numpy.ma" in sys.modules and _has_masked(value):  # without this module there are none, and lists take long
+        raise ValueError("got masked values, wanted numbers: see numpy.ma.filled")
     try:
         array = np.asarray(value)
     except UnicodeDecodeError:  # text beside bytes that are not ASCII
         return np.asarray(value, object)
     return np.asarray(value, object) if array.dtype.kind in "SU" and not isinstance(value, np.ndarray) else array
+
+
+def _has_masked(value: Any) -> bool:
+    """Return whether an array, or an array in a list, has masked values. Raises ValueError for endless lists."""
+    if isinstance(value, list | tuple):
+        try:
+            has_arrays = any(issubclass(kind, list | tuple | np.ndarray) for kind in set(map(type, value)))
+            return has_arrays and any(map(_has_masked, value))
+        except RecursionError:
+            raise ValueError("got a list within itself") from None
+    return isinstance(value, np.ndarray) and bool(np.any(getattr(value, "mask", False)))
 
 
 def join_strings(items: Iterable[bytes]) -> bytes:

@@ -21,6 +21,7 @@ from horologe_controller.core.cluster.estimates import (
 )
 from horologe_controller.core.cluster.lane import Action
 from horologe_controller.core.cluster.message_latency import MessageLatency
+from horologe_controller.core.cluster.prediction_source import PredictionSource
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
@@ -239,3 +240,37 @@ def test_a_request_that_could_be_in_time_without_a_margin_still_can(
     assert 0 <= reserved_ns <= min(return_ns + margin_ns, budget_ns / 4)
     if least_ns + return_ns <= budget_ns:
         assert least_ns + reserved_ns <= budget_ns
+
+
+def test_the_source_of_a_prediction_is_the_one_that_it_was_made_of() -> None:
+    estimate = an_estimate()
+    assert estimate.source(1, 1) == PredictionSource("profile")
+    for took_ns in (ms(5), ms(6), ms(70)):
+        estimate.observe(1, 1, took_ns)
+    assert estimate.predict(1, 1) == ms(6)
+    assert estimate.source(1, 1) == PredictionSource("executions", [ms(5), ms(6)], ms(70)), "a single outlier"
+    estimate.observe(1, 1, ms(60))
+    assert estimate.source(1, 1) == PredictionSource("executions", [ms(5), ms(6), ms(70), ms(60)]), "it is not alone"
+
+
+def test_the_profile_is_the_source_where_the_only_execution_is_left_out() -> None:
+    estimate = an_estimate(ms(70))
+    assert estimate.predict(1, 1) == FAST_NS
+    assert estimate.source(1, 1) == PredictionSource("profile", [], ms(70))
+
+
+@pytest.mark.parametrize(("took_ns", "pace"), [(ms(15), 3000), (ms(3), 600)])
+def test_the_source_of_another_size_is_the_profile_at_the_pace(took_ns: int, pace: int) -> None:
+    estimate = an_estimate(*[took_ns] * 10)
+    assert estimate.predict(1, 2) == ms(9) * pace // 1000
+    assert estimate.source(1, 2) == PredictionSource("profile", pace_permille=pace)
+
+
+def test_a_trial_and_a_guess_are_sources_of_their_own() -> None:
+    estimate = an_estimate(*[FAST_NS] * 8, SLOW_NS, SLOW_NS)
+    at_ns = first_trial_ns(estimate)
+    assert at_ns
+    assert estimate.source(at_ns, 1).kind == "trial"
+    estimate.observe(at_ns + FAST_NS, 1, SLOW_NS)
+    assert estimate.source(at_ns + FAST_NS, 1).kind == "executions"
+    assert Estimate({1: FAST_NS}, new_pace(), first_run_ns=s(30)).source(0, 1).kind == "guess"

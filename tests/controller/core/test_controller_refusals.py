@@ -15,6 +15,7 @@ from controller.controller_builders import (
     finish,
     join,
     register,
+    state,
     submit,
 )
 from harness.builders import a_report, a_spec, sent
@@ -66,7 +67,7 @@ def test_a_request_that_a_lost_worker_may_have_run_never_ends_as_refused() -> No
     controller.tick(controller.wakeup_ns() or ms(50))
     controller.tick(ms(60))
     (outcome,) = sent(controller, Outcome)
-    assert (outcome.status, "worker failed" in outcome.reason) == (Status.LOST, True)
+    assert (outcome.status, "its worker disconnected" in outcome.reason) == (Status.LOST, True)
     assert not any(value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total")
 
 
@@ -116,6 +117,21 @@ def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:
     controller.check()
 
 
+@pytest.mark.parametrize("retired", [False, True])
+def test_a_model_that_was_not_loaded_is_served_again_when_its_folder_returns(retired: bool) -> None:
+    """A LOAD of a model whose folder is gone fails. When it returns, its content may be the same."""
+    good, bad = a_report(), a_report(a_spec("bad"))
+    controller = a_controller(reports=[good, bad], preload=False)
+    submit(controller, 1, model="bad/1")
+    (load,) = sent(controller, Load, WORKER)
+    finish(controller, load, 1, Status.FAILED, reason="no such folder")
+    assert state(controller, "bad")[0] == "UNAVAILABLE"
+    gone = [msgspec.structs.replace(bad, retired=True, reason="not in the repository any more")] if retired else []
+    register(controller, good, *gone, pages=64, scans=(), now_ns=2)
+    register(controller, good, bad, pages=64, scans=(), now_ns=3)
+    assert state(controller, "bad") == ("READY", "")
+
+
 def test_requests_that_a_frontend_refuses_again_are_counted_as_refusals_of_the_controller() -> None:
     reports = [a_report(exec_ms=10, per_row_ms=10)]
     controller = a_controller("horologe", reports=reports, admission=True)
@@ -142,6 +158,7 @@ def test_a_request_that_is_too_short_is_no_loss_however_often_it_is_refused() ->
     assert (traffic.lost.at(ms(1)), traffic.price.rate, traffic.served) == (0, 0, 1)
 
 
+@pytest.mark.interpreted
 def test_a_fault_of_the_plan_loses_no_request_that_was_dequeued_before(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = a_controller()
     join(controller, OTHER, a_report(a_spec("other")))

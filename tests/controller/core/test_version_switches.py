@@ -106,8 +106,15 @@ def test_a_newer_version_gets_requests_at_once_if_no_other_one_has_run() -> None
     assert not sent(controller, Load), "nothing is loaded for it"
 
 
-def test_a_single_version_needs_no_choice() -> None:
-    assert traffic(a_used_version()) == {"1": 0.0}
+def test_a_single_version_gets_all_requests() -> None:
+    assert traffic(a_used_version()) == {"1": 1.0}
+
+
+def test_a_single_version_that_is_unavailable_gets_no_requests() -> None:
+    controller = a_used_version()
+    controller.handle(0, FRONTEND, Admit(9, "sum", "", False), ())
+    [answer] = [models for models in sent(controller, Models, FRONTEND) if models.id == 9]
+    assert [(state.state, state.traffic) for state in answer.models] == [("UNAVAILABLE", 0.0)]
 
 
 def test_a_version_that_cannot_be_served_gets_no_requests() -> None:

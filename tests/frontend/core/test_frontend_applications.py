@@ -123,6 +123,14 @@ def test_models_with_different_inputs_cannot_form_an_application() -> None:
     assert "[-1, 4]" in answer.reason
 
 
+def test_an_application_that_is_queried_as_a_model_is_named_one() -> None:
+    frontend = connected_frontend()
+    frontend.handle(NOW, CLIENT, ModelInfo(4, "digits"), ())
+    (reply,) = sent(frontend, Models, CLIENT)
+    assert reply.status == Status.UNKNOWN_MODEL
+    assert reply.reason.startswith("model: got 'digits', which is an application: use `ask`")
+
+
 def test_model_info_of_an_application_is_its_signature() -> None:
     frontend = connected_frontend()
     frontend.handle(NOW, CLIENT, ModelInfo(4, "", "digits"), ())
@@ -210,6 +218,21 @@ def test_metrics_only_name_declared_applications() -> None:
     assert frontend.stats.histograms["horologe_application_request_seconds", "digits"].total == 1
     announce(frontend, BARE)
     assert not any("digits" in key for key in (*values, *frontend.stats.histograms))
+
+
+def test_an_application_has_the_statistics_of_its_requests_until_it_is_withdrawn() -> None:
+    frontend = connected_frontend()
+    spec = frontend.declared.find_with_signature("bare")[1]
+    assert frontend.stats_of(spec).latency.total == 0
+    for rows, status in ((1, Status.OK), (2, Status.OK), (1, Status.FAILED)):
+        query = request_application(frontend, "bare", rows)
+        frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), cached=rows == 2), ())
+    stats = frontend.stats_of(spec)
+    assert (stats.success.count, stats.success.ns, stats.fail.count, stats.rows) == (2, ms(2), 1, 3)
+    assert (stats.cache_hit.count, stats.cache_miss.count) == (1, 1)
+    assert not frontend.stats_by_model, "the models of the application count their own"
+    announce(frontend, SAFE)
+    assert frontend.stats_of(spec).latency.total == 0
 
 
 def test_samples_of_an_application_name_each_of_its_models() -> None:

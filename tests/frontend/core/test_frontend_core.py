@@ -50,6 +50,7 @@ def test_the_time_for_which_a_gateway_has_held_a_request_counts_for_its_deadline
         (Predict(1, "sum", "", 0, (a_tensor(rows=17),)), Status.INVALID_INPUT, ["17", "16"]),
         (Predict(1, "sum", "", 0, (a_tensor(rows=0),)), Status.INVALID_INPUT, ["0", "1 to 16"]),
         (a_predict(outputs=("nope",)), Status.INVALID_INPUT, ["nope", "y"]),
+        (a_predict(outputs=("y", "y")), Status.INVALID_INPUT, ["outputs", "['y', 'y']", "each once"]),
         (
             a_predict(application="a" * (NAME_LIMIT + 1)),
             Status.INVALID_INPUT,

@@ -75,7 +75,7 @@ def test_a_chosen_version_that_is_unavailable_is_not_replaced() -> None:
     send_predict(frontend, a_predict(1), NOW)
     [answer] = sent(frontend, Answer)
     assert answer.status == Status.UNKNOWN_MODEL
-    assert answer.reason == "model: got 'sum', which is not served; its version '2': why"
+    assert answer.reason == "model 'sum/2' is unavailable: why"
 
 
 def test_a_settle_waits_for_queued_requests_of_a_version_that_lost_its_requests() -> None:

@@ -176,6 +176,7 @@ async def test_what_is_not_supported_says_so(method: str) -> None:
     ("model", "code", "status"),
     [
         ("nope", StatusCode.NOT_FOUND, "UNKNOWN_MODEL"),
+        ("gone", StatusCode.NOT_FOUND, "UNKNOWN_MODEL"),
         ("refused", StatusCode.RESOURCE_EXHAUSTED, "REFUSED"),
         ("too-large", StatusCode.RESOURCE_EXHAUSTED, "TOO_LARGE"),
         ("late", StatusCode.DEADLINE_EXCEEDED, "LATE"),
@@ -191,6 +192,7 @@ async def test_errors(model: str, code: StatusCode, status: str) -> None:
         assert error.code() is code
         assert trailer(error, "horologe-status") == status
         assert "a fault of ours" not in (error.details() or "")
+        assert (error.details() == "model 'gone/1' is unavailable: unloaded") == (model == "gone")
         details = rpc_status.from_call(error)
         assert (details is not None) == (status in ("REFUSED", "LOST"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,6 +26,7 @@ from horologe_frontend.oip.predicts import InferenceRequest
 
 BY_NAME = {spec.name: spec for spec in SPECS}
 ALL = BY_NAME["all"]
+STREAM = msgspec.structs.replace(BY_NAME["echo"], streams=True)
 
 
 def read(request: Any, spec: ModelSpec | None = None) -> InferenceRequest:
@@ -159,6 +161,18 @@ def test_errors_name_the_field_the_value_and_what_was_wanted(request_of: Any, wo
     with pytest.raises(InvalidInput) as caught:
         read(request_of)
     assert all(word in caught.value.reason for word in words), caught.value.reason
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["slo_ms", "timeout", "first_item_ms", "gap_ms", "priority"])
+def test_a_number_that_is_none_is_refused(name: str, number: float) -> None:
+    """JSON has no such numbers, but a message has."""
+    with pytest.raises(InvalidInput, match=rf"parameters\.{name}: got {number}, wanted "):
+        read(infer_request(parameters={name: number}), STREAM)
+    with pytest.raises(InvalidInput, match=rf"classification: got {number}, wanted "):
+        read(with_output("out", classification=number))
+    with pytest.raises(InvalidInput, match=rf"binary_data_size: got {number}, wanted "):
+        read(with_input_parameter("binary_data_size", number))
 
 
 def test_parameters_about_binary_data_say_what_is_the_case() -> None:

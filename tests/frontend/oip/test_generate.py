@@ -11,11 +11,11 @@ import pytest
 from frontend.oip_requests import content, error, send
 from harness.event_loop import in_loop
 from horologe_common.models import ModelSpec, TensorSpec
-from horologe_common.status import HorologeError, Status
-from horologe_common.wire import Answer, Predict, StreamLimits
+from horologe_common.status import HorologeError, InvalidInput, Status
+from horologe_common.wire import Answer, Predict, StreamLimits, Tensor
 from horologe_frontend.http.event_stream import EventSender
 from horologe_frontend.http.steps import run_at_once
-from horologe_frontend.oip.generate import generate_stream, read_generate
+from horologe_frontend.oip.generate import generate, generate_stream, read_generate
 
 SPEC = ModelSpec(
     "m",
@@ -80,6 +80,40 @@ def test_an_error_before_the_first_item_is_the_response(operation: str) -> None:
     assert error(response, 429) == "no room before the deadline"
 
 
+class ItemsGateway:
+    """Answers each request with this number of items, and the end of the stream."""
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def send(self, predict: Predict, buffers: Any, on_reply: Any, client: str) -> int:
+        for _ in range(self.items):
+            on_reply(Answer(0, int(Status.OK), (Tensor("flag", "BOOL", (1,), 1),), more=True), [b"\1"])
+        on_reply(Answer(0, int(Status.OK)), ())
+        return 7
+
+    def take_items(self, key: int, items: int) -> None:
+        pass
+
+    def cancel(self, key: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("items", "reason"), [(0, "made no item"), (2, "made more items than one")])
+@in_loop
+async def test_generate_is_for_exactly_one_item(items: int, reason: str) -> None:
+    gateway: Any = ItemsGateway(items)
+    with pytest.raises(InvalidInput, match=f"model 'm': {reason}"):
+        await generate(gateway, read(flag=True)[0], (), "client")
+
+
+@in_loop
+async def test_generate_returns_the_only_item() -> None:
+    gateway: Any = ItemsGateway(1)
+    response = await generate(gateway, read(flag=True)[0], (), "client")
+    assert json.loads(response.body)["flag"] is True
+
+
 class OpenStreamGateway:
     """Answers each request with the first item of a stream."""
 
@@ -100,6 +134,6 @@ async def test_a_stream_whose_connection_is_lost_before_its_events_are_sent_is_c
     response = await generate_stream(gateway, read(flag=True)[0], (), "client")
     assert response.on_open is not None
     transport: Any = None
-    response.on_open(EventSender(transport, asyncio.Event()))()
+    response.on_open(EventSender(transport, asyncio.Event(), bool))()
     await asyncio.sleep(0.01)
     assert gateway.cancelled == [7]

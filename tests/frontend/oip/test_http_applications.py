@@ -87,6 +87,15 @@ def test_invalid_declaration_names_the_field(body: Any, words: tuple[str, ...]) 
     assert not gateway.calls
 
 
+@pytest.mark.parametrize("path", [".", "..", "%2E%2e", "a%2Fb"])
+def test_a_name_that_clients_cannot_put_into_a_url_is_refused(path: str) -> None:
+    """Clients remove `.` and `..` from a path before they send it, also where they are percent-encoded."""
+    gateway = FakeGateway()
+    assert "name: got " in error(send("PUT", f"/v1/applications/{path}", {"models": ["a"]}, gateway), 400)
+    assert content(send("PUT", "/v1/applications/...", {"models": ["a"]}, gateway))
+    assert [call.application.name for call in gateway.calls] == ["..."]
+
+
 @pytest.mark.parametrize("is_traced", [True, False])
 def test_every_prediction_carries_the_trace_of_its_request(is_traced: bool) -> None:
     gateway, text = FakeGateway(), b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"

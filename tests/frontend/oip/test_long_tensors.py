@@ -198,7 +198,9 @@ def test_a_long_body_that_is_not_json_is_refused(text: str) -> None:
         read_long(body)
 
 
-@pytest.mark.parametrize(("datatype", "value"), [("INT8", 128), ("UINT64", -1), ("BOOL", 1), ("INT32", 0.5)])
+@pytest.mark.parametrize(
+    ("datatype", "value"), [("INT8", 128), ("UINT64", -1), ("UINT64", 2**64), ("BOOL", 1), ("INT32", 0.5)]
+)
 def test_long_numbers_must_be_in_the_range_of_their_datatype(datatype: str, value: Any) -> None:
     spec = ModelSpec("m", "1", "onnx", (TensorSpec("in", datatype, (-1, -1)),), SPEC.outputs, (1, 64))
     body = a_body([False if datatype == "BOOL" else 1] * 39_999 + [value], datatype=datatype)

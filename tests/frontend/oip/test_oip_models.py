@@ -10,6 +10,7 @@ import pytest
 
 from fakes.gateway import FLOATS, SPECS, FakeGateway, a_model
 from frontend.oip_requests import content, error, send
+from horologe_common.models import ModelSpec
 from horologe_common.wire import Admit, ModelState
 from horologe_frontend.http.http_messages import HttpResponse
 from horologe_frontend.http.settings import HttpSettings
@@ -60,6 +61,16 @@ def test_model_ready() -> None:
     document = json.loads(gone.body)
     assert (gone.status, document["ready"], document["state"]) == (503, False, "UNAVAILABLE")
     assert send("GET", "/v2/models/nope/ready").status == 404
+
+
+def test_a_model_that_was_never_read_has_no_documents_and_says_why() -> None:
+    gateway = FakeGateway()
+    unread = ModelState(ModelSpec("bad", "1", "", (), ()), "UNAVAILABLE", "model.toml: slo: got 3")
+    gateway.core.catalogue.replace_models([unread])
+    for method, path in (("GET", ""), ("GET", "/config"), ("POST", "/infer"), ("POST", "/generate")):
+        response = send(method, f"/v2/models/bad{path}", GOOD if method == "POST" else b"", gateway)
+        error = json.loads(response.body)["error"]
+        assert (response.status, error) == (404, "model 'bad/1' is unavailable: model.toml: slo: got 3")
 
 
 def test_config_has_the_fields_of_triton() -> None:
@@ -140,6 +151,10 @@ def test_a_load_changes_versions() -> None:
     for parameters in wrong:
         assert send("POST", f"{path}/load", json.dumps({"parameters": parameters}).encode(), gateway).status == 400
     assert send("POST", f"{path}/unload", b'{"parameters":{"promote":"2"}}', gateway).status == 400
+    no_number: tuple[Any, ...] = (None, True, [], "much", 10**400)  # the last has no 64-bit float
+    for weight in no_number:
+        body = json.dumps({"parameters": {"canary": "2", "weight": weight}}).encode()
+        assert "parameters.weight: got " in error(send("POST", f"{path}/load", body, gateway))
 
 
 @pytest.mark.parametrize(

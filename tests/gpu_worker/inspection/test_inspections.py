@@ -304,3 +304,15 @@ def looping_graph(turns: int) -> bytes:
     )
     loop = helper.make_node("Loop", ["turns", "", "x"], ["y"], body=body)
     return a_graph(loop, inputs={"x": rows}, outputs={"y": rows}, constants=[("turns", np.array(turns))])
+
+
+def test_a_model_whose_name_is_not_utf8_has_a_reason(tmp_path: Path, run: Run) -> None:
+    """Messages have `?` for what UTF-8 cannot encode, also those that name the model to scan."""
+    for name in (b"bad\xff\xfe", b"what?", b"what\xff"):
+        an_emulated_model(tmp_path / "models", name=os.fsdecode(name))
+    scans = run()
+    scans.begin_all()
+    scans.wait_served("what?")
+    until(lambda: "bad??/1" in scans.reports and scans.reports["bad??/1"].reason)
+    assert scans.reports["bad??/1"].reason.startswith("name: got 'bad\\udcff\\udcfe', wanted printable characters")
+    assert [bool(report.reason) for name in ("bad??", "what?") for report in scans.scan(name)] == [True, False]

@@ -72,6 +72,23 @@ def test_finds_every_version_of_every_runtime_and_opens_them(store: ModelStore, 
         model.close()
 
 
+def test_a_folder_of_pipelines_is_no_model_also_before_its_manifest_is_written(
+    store: ModelStore, repository: Path
+) -> None:
+    folder = repository / "pipelines"
+    folder.mkdir()
+    assert store.list_models() == []
+    for name in ("chain.py", "__pycache__/chain.pyc", "pipeline.toml"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+        assert (store.list_models(), store.scan(), store.version_folders("pipelines")) == ([], [], []), name
+
+
+def test_a_model_may_be_called_pipelines(store: ModelStore, repository: Path) -> None:
+    an_onnx_model(repository, "pipelines")
+    assert [report.spec.key for report in store.scan()] == ["pipelines/1"]
+
+
 def test_a_model_that_is_replaced_while_it_is_listed_is_listed_again(
     store: ModelStore, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,33 @@ def test_a_process_is_ready_once_both_replies_of_its_start_have_arrived(
         assert process.is_loaded(0)
 
 
+FORKING = """
+import atexit, os, sys
+
+class Model:
+    def __init__(self):
+        atexit.register(lambda: open(FILE, "w").close())
+
+    def predict_batch(self, inputs):
+        x = inputs["x"]
+        if x[0, 0] < 0 and os.fork() == 0:
+            END
+        return {"y": x}
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "raise ValueError('the child')", "sys.exit(0)", "os._exit(0)", "os.abort()"])
+def test_a_child_that_the_model_forks_answers_nothing(tmp_path: Path, end: str) -> None:
+    """It returns into the program of the model's process, and would answer in its place from then on."""
+    ended = tmp_path / "ended"
+    code = FORKING.replace("FILE", repr(str(ended))).replace("END", end)
+    with open_model(PythonRuntime(), a_python_model(tmp_path, code)) as model:
+        for number in (1, -1, 2, 3, -2, -3, *range(4, 40)):
+            np.testing.assert_array_equal(model.run(1, row(number))["y"], row(number)["x"])
+        assert not ended.exists(), "the child has run what is for the end of the model's process"
+    assert ended.exists()
+
+
 def test_a_hang_is_ended_at_its_time_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     answer = pytest.raises(ProcessFailed, match=r"model code/1: no answer within 0\.3 s")
     with a_commanded_model(tmp_path, timeout='"300ms"') as model, answer as hang:

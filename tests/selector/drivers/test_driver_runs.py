@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import CallDone, EndRun, ModelCall, Ping, Pong, RunDone, StartRun
 from horologe_common.wire.frames import decode_array, encode_array
-from horologe_selector.drivers.driver_runs import DriverRuns
+from horologe_selector.drivers.driver_runs import DriverRuns, load_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 class DriverDesk:
@@ -221,6 +223,38 @@ def test_a_faulty_driver_fails_with_a_reason(
     assert len(desk.calls) <= 100
     desk.start(2)  # the driver still works
     assert 2 in desk.done
+
+
+@pytest.mark.parametrize("line", ["json.loads('no')", "asyncio.get_running_loop().run_in_executor(None, len)"])
+def test_an_error_names_the_line_of_the_driver_and_not_of_a_library(tmp_path: Path, line: str) -> None:
+    (tmp_path / "err.py").write_text(f"import asyncio, json\nasync def run(call, inputs):\n    {line}\n")
+    desk = DriverDesk(load_driver(tmp_path / "err.py"))
+    desk.start(1)
+    assert desk.done[1][0].reason.endswith("(err.py, line 3)")
+
+
+def test_an_error_of_a_driver_that_is_a_partial_has_a_reason() -> None:
+    desk = DriverDesk(functools.partial(raises))
+    desk.start(1)
+    assert desk.done[1][0].reason.startswith("ValueError: broken (test_driver_runs.py, line ")
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs", "items"])
+def test_arrays_that_a_driver_gets_are_read_only(kind: str) -> None:
+    async def run(call: Any, inputs: Any) -> Any:
+        if kind == "inputs":
+            inputs["x"][0, 0] = 3
+        elif kind == "outputs":
+            (await call("a", inputs))["y"][0, 0] = 3
+        else:
+            async for item in call.stream("a", inputs):
+                item["y"][0, 0] = 3
+
+    desk = DriverDesk(run)
+    desk.start(1)
+    if kind != "inputs":
+        desk.answer(1, 1)
+    assert "read-only" in desk.done[1][0].reason
 
 
 def test_an_ended_run_sends_nothing() -> None:

@@ -137,6 +137,7 @@ def test_a_manifest_that_is_no_toml_raises(tmp_path: Path, text: str) -> None:
         ("async def run(call, inputs:", "p.py: line 1: '(' was never closed"),
         ("import nothing_of_this_name", "p.py: line 1: ModuleNotFoundError"),
         ("\nraise SystemExit(3)", "p.py: line 2: SystemExit: 3"),
+        ("import json\njson.loads('no')", "p.py: line 2: JSONDecodeError"),
         ("def run(call, inputs): pass", "p.py: got no `async def run(call, inputs)`"),
         ("async def run(call): pass", "p.py: got no `async def run(call, inputs)`"),
     ],

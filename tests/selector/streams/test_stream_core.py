@@ -176,6 +176,28 @@ def test_the_deadline_of_the_whole_stream() -> None:
     assert answer.reason == "the stream, with 0 items, was not there within 80 ms"
 
 
+@pytest.mark.parametrize(
+    ("gap_ms", "budget_ms", "limit"),
+    [
+        (0, 80, "the stream, with 0 items, was not there within 80 ms"),
+        (50, 80, "item 1 of the stream was not there within 50 ms"),
+        (100, 80, "the stream, with 0 items, was not there within 80 ms"),
+        (50, 0, "item 1 of the stream was not there within 50 ms"),
+        (0, 0, "item 1 of the stream was not there within 30000 ms"),
+    ],
+)
+def test_a_step_that_is_refused_before_its_deadline_names_the_earlier_limit(
+    gap_ms: float, budget_ms: float, limit: str
+) -> None:
+    desk = StreamDesk()
+    desk.open(first_ms=gap_ms, gap_ms=gap_ms, budget_ms=budget_ms)
+    desk.finish(desk.submit(), outputs=())
+    desk.advance_by(ms(20))
+    desk.fail(desk.submit(), Status.REFUSED)
+    (answer,) = sent(desk.selector, Answer, FRONTEND)
+    assert (Status(answer.status), answer.reason) == (Status.LATE, f"{limit}: why")
+
+
 def test_a_cancelled_stream_has_no_answer_and_drops_its_state() -> None:
     desk = StreamDesk()
     desk.open()

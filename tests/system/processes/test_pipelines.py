@@ -113,7 +113,7 @@ def tensor(value: float) -> Any:
 def test_a_pipeline_is_served_like_a_model(system: RunningServices, client: Client) -> None:
     assert client.predict("diamond", tensor(3), slo_ms=PATIENT_MS).tolist() == [[6] * 4]
     (state,) = client.models("diamond")
-    assert (state.state, state.spec.runtime, state.spec.key) == ("READY", "pipeline", "diamond/1")
+    assert (state.state, state.traffic, state.spec.runtime, state.spec.key) == ("READY", 1.0, "pipeline", "diamond/1")
     http = system.topology.http
     assert send_http("GET", f"{http}/v2/models/diamond/ready")[0] == 200
     assert infer(http, "diamond", headers={"X-Slo-Ms": "20000"}) == (200, [2, 4, 6, 8])
@@ -133,15 +133,18 @@ def test_a_pipeline_is_a_member_of_an_application(client: Client) -> None:
 
 def test_a_driver_with_a_syntax_error_is_unavailable(client: Client) -> None:
     (state,) = client.models("broken")
-    assert (state.state, state.reason) == ("UNAVAILABLE", "broken.py: line 1: '(' was never closed")
+    assert (state.state, state.traffic, state.reason) == ("UNAVAILABLE", 0.0, "broken.py: line 1: '(' was never closed")
 
 
 @pytest.mark.parametrize(
     ("pipeline", "reason"),
     [
         ("raises", "ValueError: broken (raises.py, line 3)"),
-        ("loops", "the driver executed for more than 8 ms"),
-        ("sleeps", "the driver blocked for more than 8 ms"),
+        ("loops", "the driver executed for more than 8 ms (selector.pipeline_step_ns) without a call (loops.py, line "),
+        (
+            "sleeps",
+            "the driver blocked for more than 8 ms (selector.pipeline_step_ns) without a call (sleeps.py, line ",
+        ),
         ("stubborn", "the driver did not answer for 1 s"),
         ("exits", "exit code 7"),
         ("leaks", "MemoryError"),

@@ -191,6 +191,39 @@ def test_an_old_request_with_transfer_encoding_ends_the_connection(
     assert found == ([400] if length else [200])
 
 
+STREAM = b'{"in": [[1, 2, 3, 4]]}'
+LAST_REQUESTS = {
+    "close": request(extra="Connection: close\r\n"),
+    "1.0": request(version="1.0"),
+    "get": b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "stream": b"POST /v2/models/echo/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+    % (len(STREAM), STREAM),
+}
+
+
+@pytest.mark.parametrize("kind", LAST_REQUESTS)
+def test_what_follows_the_last_request_does_not_reset_the_connection(http: HttpServerThread, kind: str) -> None:
+    """A reset may overtake the response in a network, and the client then loses it."""
+    for _ in range(5):
+        with http.connect() as sock:
+            sock.sendall(LAST_REQUESTS[kind])
+            for _ in range(10):
+                sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+            answer = read_all(sock)  # to its end
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert answer.endswith(b"\r\n0\r\n\r\n" if kind == "stream" else b"}")
+        http.wait(lambda: not http.server.clients.total.connections)
+
+
+def test_a_client_that_does_not_close_is_disconnected(http: HttpServerThread) -> None:
+    with http.connect() as sock:
+        sock.sendall(request(extra="Connection: close\r\n"))
+        assert statuses(read_all(sock)) == [200]
+        assert http.server.clients.total.connections == 1
+        http.wait(lambda: not http.server.clients.total.connections)
+
+
 def test_http_1_0_keeps_the_connection_only_if_asked(http: HttpServerThread) -> None:
     with http.connect() as sock:
         for _ in range(2):
@@ -240,6 +273,33 @@ def test_an_upgrade_with_two_hosts_is_an_error(http: HttpServerThread) -> None:
 
 
 @pytest.mark.parametrize(
+    ("header", "status", "name"),
+    [
+        (b"Transfer-Encoding: gzip, chunked", 501, "NOT_IMPLEMENTED"),
+        (b"Transfer-Encoding: identity,chunked", 501, "NOT_IMPLEMENTED"),
+        (b"Transfer-Encoding: GZIP\r\nTransfer-Encoding: chunked", 501, "NOT_IMPLEMENTED"),
+        (b"Transfer-Encoding: Chunked", 200, ""),
+        (b"Transfer-Encoding: , chunked", 200, ""),
+        (b"Expect: 200-magic\r\nTransfer-Encoding: chunked", 417, "EXPECTATION_FAILED"),
+        (b"Expect: 100-continue, 200-magic\r\nTransfer-Encoding: chunked", 417, "EXPECTATION_FAILED"),
+        (b"Expect: 100-Continue, 100-continue\r\nTransfer-Encoding: chunked", 100, ""),
+        (b"Expect:\r\nTransfer-Encoding: chunked", 200, ""),
+    ],
+)
+def test_a_coding_or_an_expectation_that_is_not_known_is_refused(
+    http: HttpServerThread, header: bytes, status: int, name: str
+) -> None:
+    """What follows is part of the body, and is not read as a request."""
+    with http.connect() as sock:
+        sock.sendall(POST % (b"1.1", b"Host: x\r\nConnection: close\r\n" + header + b"\r\n", CHUNKED))
+        answers = read_all(sock)
+    assert statuses(answers) == ([100, 200] if status == 100 else [status])
+    if name:
+        assert json.loads(answers.partition(b"\r\n\r\n")[2])["status"] == name
+        assert not http.gateway.predicts
+
+
+@pytest.mark.parametrize(
     "headers",
     [
         b"A: b\r\n c\r\n" + LENGTH,
@@ -250,6 +310,11 @@ def test_an_upgrade_with_two_hosts_is_an_error(http: HttpServerThread) -> None:
         LENGTH + b"Transfer-Encoding: chunked\r\n",
         b"Transfer-Encoding: gzip\r\n",
         b"Transfer-Encoding: chunked, gzip\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: chunked, chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding: \r\n",
         b"Content-Length : 5\r\n",
         b"Content-Length: +5\r\n",
     ],

@@ -65,6 +65,8 @@ def test_by_http_and_by_command(up: Up, digits: tuple[Any, Any]) -> None:
     image = {"name": "image", "shape": [1, 64], "datatype": "FP32", "data": digits[0][0].tolist()}
     status, answer = send_http("POST", f"{url}/predict", json.dumps({"inputs": [image], "context": "u1"}).encode())
     assert status == 200, answer
+    (stats,) = json.loads(up.get(f"{up.ready['http']}/v2/models/web/stats")[1])["model_stats"]
+    assert stats["inference_stats"]["success"]["count"] == 1
     named = {"prediction_id": json.loads(answer)["prediction_id"], "truths": [int(digits[1][0])], "context": "u1"}
     assert json.loads(send_http("POST", f"{url}/feedback", json.dumps(named).encode())[1])["statuses"] == ["OK"]
     shown = up.ask("application", "show", "web", "--context", "u1")

@@ -139,13 +139,14 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     """Return the processes of this machine. `folder`: private folder for the sockets between them.
 
     Reads every setting, so that errors are found before a process starts. Raises SettingsError for an invalid setting,
-    a missing models folder and a port in use.
+    a missing models folder, and a state folder or a port in use.
     """
     from horologe_frontend.auth import check_open
 
     flags = _command_line_flags(options)
     settings = _read_settings(options.config, env, flags)
     _find_models(settings, flags)
+    _check_state(settings["selector"])
     check_open(settings["http"], settings["tls"])
     http = _resolve_http(settings["http"], settings["tls"], flags)
     grpc = _resolve_grpc(settings["grpc"], settings["http"], settings["tls"], flags)
@@ -187,11 +188,20 @@ def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) 
     source = parse_source(settings["worker"].repository)
     if not (source.is_remote or os.path.isdir(source.place)):
         raise SettingsError(f"models: got {source.place!r}, wanted a folder: --models DIR, or `horologe up --demo`")
-    pipelines = os.path.join(source.place, "pipelines")
-    if not (settings["selector"].pipelines or source.name) and os.path.isdir(pipelines):
-        flags.setdefault("selector", {})["pipelines"] = pipelines
+    if not (settings["selector"].pipelines or source.name or source.is_remote):  # the folder may be created later
+        flags.setdefault("selector", {})["pipelines"] = os.path.join(source.place, "pipelines")
     if not (settings["http"].uploads or source.name or source.is_remote):
         flags.setdefault("http", {})["uploads"] = source.place
+
+
+def _check_state(selector: Any) -> None:
+    """Raise SettingsError if another system uses the state folder."""
+    from horologe_selector.stores.sqlite import is_in_use, store_path
+
+    if selector.store == "sqlite" and is_in_use(path := store_path(selector)):
+        others = "and likewise for controller, profiler and tuner"
+        hint = f"run `horologe up` in another folder, or choose one by --set selector.state=FOLDER, {others}"
+        raise SettingsError(f"state: {path} is in use by another system; {hint}")
 
 
 def read_layout(options: SystemOptions, env: Mapping[str, str] = os.environ) -> Layout:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from horologe_controller.core.cluster.prediction_source import PredictionSource
+from horologe_controller.core.scheduling.decisions import Reason
+
 
 class Work(msgspec.Struct):
     """Work for one model: batches that ran or were sent, or requests that waited."""
@@ -45,10 +48,14 @@ class Attempt(msgspec.Struct):
     begin_ns: int = 0
     end_ns: int = 0
     status: str = ""
-    """Empty: no Result was recorded. LOST: the worker disconnected, HUNG: it was long overdue, at `failed_ns`."""
+    """Of the request's row in the Result. Empty: no Result was recorded. LOST: the worker disconnected, HUNG: the
+    action was long overdue, at `failed_ns`. A Result that comes later replaces HUNG."""
+    reason: str = ""
     failed_ns: int = 0
-    samples: list[int] = []
-    """Measurements that the prediction was made of, in ns. Empty: it was the profile, scaled by the share's pace."""
+    hung_model: str = ""
+    """Model of the action that was overdue, this one or one before it on the share. Empty: the worker itself hung."""
+    source: PredictionSource = PredictionSource()
+    """What the prediction was made of."""
     before: list[Work] = []
     """Actions that ran on the share between the Submit and the begin of this one, most work first."""
     overrun_ns: int = 0
@@ -56,7 +63,7 @@ class Attempt(msgspec.Struct):
 
 
 class SubmitHistory(msgspec.Struct):
-    """A Submit for the request: one for each model that was asked."""
+    """A Submit for the request: one for each model that was asked, or for each stage of a pipeline."""
 
     submitter: str
     submit_id: int
@@ -65,9 +72,14 @@ class SubmitHistory(msgspec.Struct):
     deadline_ns: int
     """Planned: earlier than the client's by margin and return latency. That of the Submit if it was not queued."""
     expected_ns: int = 0
-    """Predicted duration of a batch of its own, on the fastest share; 0: no share can run the model."""
-    samples: list[int] = []
-    """Measurements that this prediction was made of, in ns. Empty: it was the profile, scaled by the share's pace."""
+    """Predicted duration of a batch of its own, on the fastest share; 0: no share can run the model. It is of its
+    arrival; if `is_too_long`, of its refusal."""
+    source: PredictionSource = PredictionSource()
+    """What this prediction was made of."""
+    shorter: dict[int, int] = {}
+    """Predicted durations of smaller batch sizes on the same share."""
+    dispatch_ns: int = 0
+    """Time from a decision until an idle device begins."""
     shares: int = 0
     """Shares that can run the model."""
     resident: int = 0
@@ -91,6 +103,15 @@ class SubmitHistory(msgspec.Struct):
     step: int = 0
     """Number of the step of a stream. 0: it is none."""
     rows: int = 1
+    stage: str = ""
+    """Stage of a pipeline that it is for. Empty: it is for the request itself."""
+    request_id: str = ""
+    """Holder and id of the stage's inputs."""
+
+    @property
+    def is_too_long(self) -> bool:
+        """Return whether it was refused because even alone it could not be in time."""
+        return self.reason.startswith(Reason.EXECUTION_TOO_LONG.sentence)
 
 
 class RequestHistory(msgspec.Struct):
@@ -112,4 +133,6 @@ class RequestHistory(msgspec.Struct):
     status: str = ""
     """Empty: the recording ends before the answer."""
     reason: str = ""
+    is_pipeline: bool = False
+    """A selector has run it as a query of a pipeline."""
     submits: list[SubmitHistory] = []

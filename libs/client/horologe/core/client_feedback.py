@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from horologe.core.encoding import Signature, encode_inputs
+from horologe.core.input_arrays import FLOAT64, convert_input
 from horologe.core.pending_requests import check_texts
 from horologe.core.reply import Reply
 from horologe_common.applications import undeclared_application
@@ -74,7 +75,8 @@ def _items(predictions: Any, truths: Any, inputs: Any) -> list[tuple[Any, Any, A
 
 def _truths(truth: Any) -> tuple[float, ...]:
     try:
-        return tuple(np.asarray(truth, np.float64).reshape(-1).tolist())
+        array = convert_input("truth", truth, FLOAT64)
+        return tuple(array.astype(np.float64).reshape(-1).tolist())
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"truth: got {truth!r}, wanted a number for each row") from error
 

@@ -7,25 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horologe.core.input_arrays import convert_input, foreign_array
 from horologe.core.pending_requests import Call
 from horologe_common.clock import ms, s
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Lost, Refused, UnknownModel
-from horologe_common.string_tensors import as_array
 from horologe_common.wire import ModelInfo, ModelState, Tensor
 from horologe_common.wire.frames import encode_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from horologe.core.outbox import Outbox
     from horologe.core.pending_requests import PendingRequests
 
-FLOAT64 = np.dtype(np.float64)
-FOREIGN = {("torch", "Tensor"), ("PIL.Image", "Image")}
-"""Classes of other libraries that are accepted as inputs."""
 SIGNATURE_TIMEOUT_NS = s(1)
 """Timeout of a request for a signature, after which it is sent again."""
 SIGNATURE_PAUSE_NS = ms(200)
@@ -46,22 +41,35 @@ class Signature:
 
 
 def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelSpec:
-    """Return the spec of `version`, or of the highest ready one. Raises `UnknownModel`; `Refused` if it loads."""
+    """Return the spec of `version`, or of the highest version that is READY, else LOADING.
+
+    Raises `UnknownModel` if there is none or it is UNAVAILABLE, `Refused` while its signature is not known.
+    """
+    return _served_spec(_find_version(states, model, version))
+
+
+def _served_spec(state: ModelState) -> ModelSpec:
+    if state.state == "UNAVAILABLE":
+        raise UnknownModel(state.explain_state())
+    if state.state == "LOADING" and not state.spec.has_signature:
+        raise Refused(state.explain_state())
+    return state.spec
+
+
+def _find_version(states: Sequence[ModelState], model: str, version: str) -> ModelState:
     fitting = [state for state in states if state.spec.name == model and version in ("", state.spec.version)]
     if not fitting:
         versions = ", ".join(state.spec.version for state in states if state.spec.name == model)
         if not versions:
             raise UnknownModel(f"model: got {model!r}, which is not served")
         raise UnknownModel(f"model {model!r}: version: got {version!r}, wanted one of {versions}")
-    chosen = max(fitting, key=_rank)
-    if chosen.state == "LOADING" and not chosen.spec.has_signature:
-        raise Refused(f"model {chosen.spec.key!r} is loading: {chosen.reason}")
-    return chosen.spec
+    return max(fitting, key=_rank)
 
 
-def _rank(state: ModelState) -> tuple[bool, int, str]:
+def _rank(state: ModelState) -> tuple[int, int, str]:
     version = state.spec.version
-    return state.state == "READY", int(version) if version.isdecimal() else -1, version
+    served = ("LOADING", "READY").index(state.state) if state.state in ("LOADING", "READY") else -1
+    return served, int(version) if version.isdecimal() else -1, version
 
 
 def encode_inputs(signature: Signature, inputs: Any) -> tuple[tuple[Tensor, ...], list[bytes]]:
@@ -92,76 +100,8 @@ def _tensor(signature: Signature, name: Any, value: Any) -> tuple[Tensor, bytes]
         return Tensor(spec.name, spec.datatype, value.shape, value.nbytes), value.tobytes()
     if not isinstance(name, str):
         raise InvalidInput(f"inputs: names: got {name!r}, wanted strings")
-    header, payload = encode_array(name, _convert(name, value, dtype))
+    header, payload = encode_array(name, convert_input(f"input {name!r}", value, dtype))
     return header, bytes(payload)
-
-
-def _convert(name: str, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]:
-    """Return `value` as an array of `dtype` if the conversion is allowed, else of its own dtype.
-
-    Allowed are safe casts, float64 to narrower floats (unless it overflows), and for lists and scalars any number that
-    the dtype can hold.
-    """
-    value = _to_array(name, value)
-    given = isinstance(value, np.ndarray)
-    try:
-        array = as_array(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidInput(f"input {name!r}: got {type(value).__name__}, wanted an array: {error}") from error
-    if dtype is None or array.dtype == dtype or not _castable(array, dtype, given):
-        return array
-    try:
-        with np.errstate(over="raise"):
-            return array.astype(dtype)
-    except FloatingPointError:
-        raise InvalidInput(f"input {name!r}: got values too large for {dtype.name}") from None
-
-
-def _to_array(name: Any, value: Any) -> Any:
-    """Return a torch tensor, a PIL image, or a list of them of equal shapes, as an array. Return others unchanged.
-
-    A tensor of bfloat16, which numpy lacks, becomes float32. The array may share memory with the tensor. Raises
-    `InvalidInput` for what has no array, such as images of different sizes.
-    """
-    try:
-        if isinstance(value, list | tuple):
-            return np.stack([_foreign_array(item) for item in value]) if value and _library(value[0]) else value
-        return _foreign_array(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InvalidInput(f"input {name!r}: got {type(value).__name__}, wanted an array: {error}") from error
-
-
-def _foreign_array(value: Any) -> Any:
-    library = _library(value)
-    if library == "torch":
-        tensor = value.detach().cpu()
-        return (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).numpy()
-    if library == "PIL":
-        if value.mode == "P":
-            raise ValueError("an image in mode P has numbers of a palette, call convert('RGB')")
-        return np.asarray(value)
-    return value
-
-
-def _library(value: Any) -> str:
-    """Return "torch" or "PIL" for their tensors and images, else nothing. Imports neither."""
-    for kind in type(value).__mro__:
-        if (kind.__module__, kind.__name__) in FOREIGN:
-            return kind.__module__.partition(".")[0]
-    return ""
-
-
-def _castable(array: NDArray[Any], dtype: np.dtype[Any], given: bool) -> bool:
-    if np.can_cast(array.dtype, dtype, "safe") or array.size == 0:
-        return not given or array.dtype.kind in "biuf"
-    if array.dtype == FLOAT64 and dtype.kind == "f":
-        return True
-    if given or array.dtype.kind not in "iu":
-        return False
-    if dtype.kind == "f":
-        return True
-    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-    return limits is not None and limits.min <= int(array.min()) and int(array.max()) <= limits.max
 
 
 Signatures = dict[tuple[str, str, str], Signature]
@@ -285,11 +225,12 @@ class Encoder:
             raise type(states)(states.reason)
         model, version, application = call.subject
         try:
-            signature = self.signatures[call.subject] = Signature(choose_version(states, model or application, version))
+            state = _find_version(states, model or application, version)
         except UnknownModel:
             if self.incomplete:
                 raise Refused(f"not all models are known yet: {self.incomplete}") from None
             raise
+        signature = self.signatures[call.subject] = Signature(_served_spec(state))
         return signature
 
     def _encode_parked(self, call: Call, inputs: Any, signature: Signature) -> None:
@@ -305,5 +246,5 @@ class Encoder:
 def _copied(inputs: Any, name: Any = "") -> Any:
     if isinstance(inputs, Mapping):
         return {name: _copied(value, name) for name, value in inputs.items()}
-    array = _to_array(name, inputs)
+    array = foreign_array(f"input {name!r}", inputs)
     return array.copy() if isinstance(array, np.ndarray) else array

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import msgspec
@@ -242,14 +244,26 @@ def parse_budget_ns(slo_ms: float | None, timeout: float | None, name: str = "sl
     for field, value, factor in ((name, slo_ms, 1.0), ("timeout", timeout, 1e3)):
         if value is None:
             continue
-        try:
-            millis = float(value) * factor
-        except (TypeError, ValueError):
-            millis = math.nan
+        millis = _number_of(value) * factor
         if not 0 < millis <= LONGEST_MS:
             raise InvalidInput(f"{field}: got {value!r}, wanted a number over 0 and of at most a day")
         granted = min(granted, millis)
     return max(1, ms(granted)) if granted <= LONGEST_MS else 0
+
+
+def _number_of(value: Any) -> float:
+    """Return a number of any library as a float, or NaN for anything else. True and texts are no numbers."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.inf
+
+
+def parse_outputs(outputs: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the requested outputs. Raises `InvalidInput` for what is no list."""
+    if isinstance(outputs, str) or not isinstance(outputs, Iterable):
+        raise InvalidInput(f"outputs: got {outputs!r}, wanted a list of names")
+    return tuple(outputs)
 
 
 def parse_limits(options: PredictOptions) -> StreamLimits:

@@ -22,6 +22,7 @@ from horologe.core.pending_requests import (
     check_texts,
     parse_budget_ns,
     parse_limits,
+    parse_outputs,
 )
 from horologe.core.reply import ANSWERED_BY, AdminAnswer, Reply, admin_result, decode_answer
 from horologe.core.retry_budget import RETRY_SHARE, RetryBudget
@@ -112,12 +113,13 @@ class Session:
     ) -> int:
         self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
-        call.model, call.options, call.outputs = model, options, tuple(options.outputs)
+        call.model, call.options = model, options
         call.single = not isinstance(inputs, Mapping)
         self._retries.add_request()
         try:
             self._check_open()
             call.budget_ns = parse_budget_ns(options.slo_ms, options.timeout)
+            call.outputs = parse_outputs(options.outputs)
             if is_stream:
                 call.stream = parse_limits(options)
             names = options.version, options.application, options.context, options.traceparent

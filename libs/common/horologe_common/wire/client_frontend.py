@@ -131,8 +131,12 @@ class ModelState(Message, frozen=True):
     """Why it is not READY, and what is done to it while it is LOADING, or why some workers do not serve it. Empty: no
     remark."""
     traffic: float = 0.0
-    """Part of the requests without a version that this version gets. If no version has one, the newest READY version
-    gets all of them."""
+    """Part of the requests without a version that this version gets. If no version of a model has one, receivers give
+    all requests to the newest READY version."""
+
+    def explain_state(self) -> str:
+        """Return state and reason as a sentence, such as `model 'm/1' is unavailable: unloaded`."""
+        return f"model {self.spec.key.rstrip('/')!r} is {self.state.lower()}{self.reason and f': {self.reason}'}"
 
 
 class Models(Message, frozen=True, tag=5):

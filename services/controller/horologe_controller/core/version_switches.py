@@ -84,8 +84,8 @@ class VersionSwitches:
         """Return the states of a model with the part of the requests that each gets, by key.
 
         Unless an operator has chosen a version, it is the newest one that is READY. A version that is in use stays
-        until the newer one is loaded, and while workers are `scanning` the model. A single version, which needs no
-        choice, gets no part. `retired`: versions that no repository has any more. `missing`: why versions may be
+        until the newer one is loaded, and while workers are `scanning` the model. A single version gets all requests
+        unless it is UNAVAILABLE. `retired`: versions that no repository has any more. `missing`: why versions may be
         missing.
         """
         if len(versions) > 1:
@@ -96,7 +96,9 @@ class VersionSwitches:
             self._choose_newest(name, versions, retired, scanning)
         rollout = self.rollouts[name]
         if len(versions) == 1 and rollout.current in known and not rollout.pinned:
-            return {}
+            (only,) = versions
+            part = 0.0 if only.state == "UNAVAILABLE" else 1.0
+            return {only.spec.key: ModelState(only.spec, only.state, only.reason, part)}
         if rollout.current not in known:
             spec = ModelSpec(name, rollout.current, "", (), ())
             state = "LOADING" if missing else "UNAVAILABLE"

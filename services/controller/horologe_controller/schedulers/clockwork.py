@@ -21,25 +21,20 @@ class Clockwork(SchedulingPolicy):
     """The earliest required start goes next; shrunken batches go last."""
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-        """See `SchedulingPolicy.best_batch`."""
-        return largest_strategy(now_ns, start_ns, share, queue)
+        """Return Clockwork's strategy: the largest batch size that enough requests still make their deadlines in.
 
-
-def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-    """Return Clockwork's strategy: the largest batch size that enough requests still make their deadlines in.
-
-    Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for.
-    """
-    if not queue.rows or (estimate := share.estimates.get(queue.model)) is None:
+        Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for.
+        """
+        if not queue.rows or (estimate := share.estimates.get(queue.model)) is None:
+            return None
+        budget_ns, missed = queue.newest_budget_ns(), 0
+        for size in queue.batch_sizes():
+            expected_ns = estimate.predict(now_ns, size)
+            place = queue.first_in_time(start_ns + expected_ns, size)
+            if count := queue.count_filling(place, size):
+                first = queue[place]
+                rank = Rank(missed, first.deadline_ns - expected_ns, first.id)
+                return Strategy(rank, queue, size, range(place, place + count), expected_ns)
+            if expected_ns <= budget_ns:
+                missed += size in estimate.efficient_sizes
         return None
-    budget_ns, missed = queue.newest_budget_ns(), 0
-    for size in queue.batch_sizes():
-        expected_ns = estimate.predict(now_ns, size)
-        place = queue.first_in_time(start_ns + expected_ns, size)
-        if count := queue.count_filling(place, size):
-            first = queue[place]
-            rank = Rank(missed, first.deadline_ns - expected_ns, first.id)
-            return Strategy(rank, queue, size, range(place, place + count), expected_ns)
-        if expected_ns <= budget_ns:
-            missed += size in estimate.efficient_sizes
-    return None

@@ -153,7 +153,7 @@ class DeclaredApplications:
         specs = [spec for name in names if (spec := self._catalogue.find_in_any_state(name)) is not None]
         if not specs:
             self._catalogue.check_complete()
-            self._catalogue.check_loading(application.models)
+            self._catalogue.check_signatures(application.models)
             raise UnknownModel(
                 f"application {application.name!r}: models: got {list(application.models)}, none is served"
             )

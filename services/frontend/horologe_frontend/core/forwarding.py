@@ -11,7 +11,7 @@ from horologe_common.clock import s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, key_of_client, role
-from horologe_common.status import STATUS_NAMES, Forbidden, HorologeError, InvalidInput, Status
+from horologe_common.status import STATUS_NAMES, Forbidden, HorologeError, InvalidInput, Status, UnknownModel
 from horologe_frontend.core.access import Access
 from horologe_frontend.core.management import ManagementCall, management_call
 from horologe_frontend.core.requests import check_names
@@ -281,6 +281,9 @@ class CallForwarder:
             states = self._catalogue.model_states(message.model)
             if message.model and not states:
                 self._catalogue.check_complete()
+                if message.model in self._declared:
+                    hint = "use `ask`, or `horologe application predict`"
+                    raise UnknownModel(f"model: got {message.model!r}, which is an application: {hint}")
             return wire.Models(message.id, states, incomplete=self._catalogue.incomplete)
         except HorologeError as error:
             return wire.Models(message.id, (), int(error.status), error.reason)

@@ -85,6 +85,7 @@ class Frontend:
         self.staging = staging = StagedInputs(address, settings.staging_bytes)
         self._metrics = RequestMetrics(catalogue, declared)
         self.stats, self.stats_by_model = self._metrics.stats, self._metrics.by_model
+        self.stats_of = self._metrics.of_spec
         self._selectors = selectors = SelectorRouter(declared)
         self._default_lead = DefaultLead(settings.default_lead_ns)
         self._builder = builder = RequestBuilder(settings, catalogue, declared, staging, self._default_lead, digest)

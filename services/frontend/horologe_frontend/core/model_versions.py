@@ -120,24 +120,25 @@ class ModelVersions:
     def find_model(self, name: str, version: str = "") -> ModelSpec:
         """Return a version that is READY or LOADING. Without a version, return the one that requests reach.
 
-        A request for a model whose workers restart thus waits for them until its deadline. Raise `UnknownModel`, or
-        `Refused` while the model is loading and its signature is not known, or a worker that has not registered may
-        have the model.
+        A request for a model whose workers restart thus waits for them until its deadline. Raise `UnknownModel`, with
+        the reason if the model is UNAVAILABLE; `Refused` while the model is loading and its signature is not known, or
+        a worker that has not registered may have the model.
         """
         if spec := self._resolved.get((name, version)):
             return spec
         states = self._by_name.get(name, [])
-        states = [state for state in states if state.spec.version == version] if version else reached_versions(states)
-        for state in states[:1]:
-            if state.state != "UNAVAILABLE":
-                check_read(state)
-                self._resolved[name, version] = state.spec
-                return state.spec
-        if not self._by_name.get(name) or (version and not states):
+        if version:
+            states = [state for state in states if state.spec.version == version]
+        if not states:
             self.check_complete()
-        served = f"its version {states[0].spec.version!r}: {states[0].reason}" if states and not version else ""
-        asked = f"{name!r}{f' version {version!r}' if version else ''}"
-        raise UnknownModel(f"model: got {asked}, which is not served{f'; {served}' if served else ''}")
+            asked = f"{name!r}{f' version {version!r}' if version else ''}"
+            raise UnknownModel(f"model: got {asked}, which is not served")
+        state = (reached_versions(states) or states[-1:])[0]
+        if state.state == "UNAVAILABLE":
+            raise UnknownModel(state.explain_state())
+        check_read(state)
+        self._resolved[name, version] = state.spec
+        return state.spec
 
     def check_complete(self) -> None:
         """Raise `Refused` while a worker that has not registered, or a selector, may have further models."""
@@ -145,20 +146,23 @@ class ModelVersions:
         if incomplete:
             raise Refused(f"not all models are known yet: {incomplete}", RETRY_NS)
 
-    def check_loading(self, declared: Sequence[str]) -> None:
-        """Raise `Refused` if one of the models `name` or `name/version` is loading and its signature is not known."""
-        for state in (state for name in declared for state in self.model_states(name.partition("/")[0])):
+    def check_signatures(self, declared: Sequence[str]) -> None:
+        """Raise `check_read`'s error for a model `name` or `name/version`, first for those that are loading."""
+        states = [state for name in declared for state in self.model_states(name.partition("/")[0])]
+        for state in sorted(states, key=lambda state: state.state != "LOADING"):
             check_read(state)
 
     def find_in_any_state(self, declared: str) -> ModelSpec | None:
-        """Return the model `name` or `name/version` of an application, also if it is not served. None: not found."""
+        """Return the model `name` or `name/version` of an application, also if it is not served.
+
+        Return None if there is none whose signature is known.
+        """
         name, _, version = declared.partition("/")
         try:
             return self.find_model(name, version)
         except HorologeError:
-            states = [state for state in self.model_states(name) if name and version in ("", state.spec.version)]
-            specs = [state.spec for state in states if state.spec.has_signature or state.state != "LOADING"]
-            return specs[-1] if specs else None
+            specs = [state.spec for state in self.model_states(name) if name and version in ("", state.spec.version)]
+            return next((spec for spec in reversed(specs) if spec.has_signature), None)
 
     def check_inputs(
         self, spec: ModelSpec, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer], outputs: tuple[str, ...] = ()
@@ -177,9 +181,10 @@ class ModelVersions:
 
 
 def check_read(state: ModelState) -> None:
-    """Raise `Refused` if no worker has read the signature of a model that is loading."""
-    if state.state == "LOADING" and not state.spec.has_signature:
-        raise Refused(f"model {state.spec.key!r} is loading: {state.reason}", RETRY_NS)
+    """Raise an error if the signature is not known: `Refused` while the model is loading, else `UnknownModel`."""
+    if not state.spec.has_signature:
+        loading = state.state == "LOADING"
+        raise Refused(state.explain_state(), RETRY_NS) if loading else UnknownModel(state.explain_state())
 
 
 def _as_loading(state: ModelState, reason: str) -> ModelState:

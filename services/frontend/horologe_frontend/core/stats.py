@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from horologe_common.core.buckets import bucket_bounds
 from horologe_common.core.instruments import Exemplar, Histogram, ModelCounters, Stats
 from horologe_common.status import STATUS_NAMES, Status
+from horologe_frontend.core.application_requests import APPLICATION_RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, Predict
     from horologe_frontend.core.application_requests import DeclaredApplications
     from horologe_frontend.core.model_versions import ModelVersions
@@ -125,11 +127,20 @@ class RequestMetrics:
         self.stats = Stats()
         self.by_model: dict[str, ModelStats] = {}
         """By the key of the model. Only models of the catalogue are counted, which bounds its size."""
+        self.by_application: dict[str, ModelStats] = {}
+        """By name, of declared applications. Their models have statistics of their own."""
         self._catalogue = catalogue
         self._declared = declared
         self._failures = ModelCounters(self.stats, FAILURE, FAILED_STATUSES)
         self._failures.create("", "")
         self.stats.create_counters(f"{APPLICATION_PREFIX}requests_total", ("",), FAILED_STATUSES)
+
+    def of_spec(self, spec: ModelSpec) -> ModelStats:
+        """Return the statistics of a model, or of an application by its signature."""
+        found = (
+            self.by_application.get(spec.name) if spec.runtime == APPLICATION_RUNTIME else self.by_model.get(spec.key)
+        )
+        return found or ModelStats()
 
     def create_model_counters(self) -> None:
         """Create the counters of failures of the models of the catalogue."""
@@ -181,6 +192,9 @@ class RequestMetrics:
             if answer.status != OK:
                 self._failures.count(spec.name, spec.version, STATUS_NAMES[answer.status])
         elif spec.name in self._declared:
+            if (totals := self.by_application.get(spec.name)) is None:
+                totals = self.by_application[spec.name] = ModelStats()
+            totals.count_answer(now_ns, answer, request.query.rows, total_ns, slack_ns, spec.cache)
             status = STATUS_NAMES[answer.status]
             self.stats.count(f"{APPLICATION_PREFIX}requests_total", spec.name, status)
             self.stats.observe(f"{APPLICATION_PREFIX}request_seconds", spec.name, value=total_ns)
@@ -202,5 +216,7 @@ class RequestMetrics:
         """Create the counters of the declared applications. Those of withdrawn ones would fill the memory."""
         if names := tuple(withdrawn):
             self.stats.remove_values(APPLICATION_PREFIX, *names)
+            for name in names:
+                self.by_application.pop(name, None)
         self.stats.create_counters(f"{APPLICATION_PREFIX}requests_total", self._declared, FAILED_STATUSES)
         self.stats.create_counters(f"{APPLICATION_PREFIX}defaulted_total", self._declared)

@@ -137,9 +137,7 @@ class HttpConnection(RequestParsing):
         while self._queue:
             if isinstance((queued := self._queue.popleft()).content, HttpRequest):
                 self.account.finish(queued.held_bytes)
-        if self._cancel_current is not None:
-            self._cancel_current()
-            self._end_request()
+        self._cancel_request()
         self._server.remove_connection(self, self.account)
         del self._parser  # it holds this object's methods: a cycle that only the garbage collector would free
 
@@ -270,15 +268,26 @@ class HttpConnection(RequestParsing):
     def _on_response(self, response: HttpResponse) -> None:
         if self._closing:
             return
-        if isinstance(response, EventStream):  # the request stays in flight until the connection is lost
+        if isinstance(response, EventStream):  # the request stays in flight until the last event
             self._has_room = asyncio.Event()
             if not self._write_paused:
                 self._has_room.set()
-            self._cancel_current = response.begin(self._transport, self._has_room)
+            self._cancel_current = response.begin(self._transport, self._has_room, self._end_stream)
             return
         self._write(self._end_request(), response)
         if self._queue or self._read_paused:
             self._turns.call(self.account, self._start_next)
+
+    def _end_stream(self) -> None:
+        """Close behind the last event. Does nothing if the connection has been lost."""
+        if not self._closing:
+            self._cancel_request()
+            self._close()
+
+    def _cancel_request(self) -> None:
+        if self._cancel_current is not None:
+            self._cancel_current()
+            self._end_request()
 
     def _end_request(self) -> QueuedRequest:
         queued, self._current, self._cancel_current = self._current, None, None
@@ -303,12 +312,12 @@ class HttpConnection(RequestParsing):
             self._transport.writelines((head, response.body, *response.parts))
         self.responses += 1
         if closing:
-            self._close(queued.fully_read)
+            self._close()
 
-    def _close(self, fully_read: bool) -> None:
-        """Close when everything is written. With unread bytes, half-close first: see `timeouts.LINGER_NS`."""
+    def _close(self) -> None:
+        """Close behind what is written. The client may still send, so half-close first: see `timeouts.LINGER_NS`."""
         self._closing = self._read_closed = True
-        if fully_read or self._input_ended or not self._transport.can_write_eof():
+        if self._input_ended or self._transport.is_closing() or not self._transport.can_write_eof():
             self._transport.close()
         else:
             self._transport.resume_reading()
@@ -385,7 +394,8 @@ class HttpConnection(RequestParsing):
         """Close an idle connection at shutdown. A busy one closes after its response."""
         has_begun = self._reader is not None or self._refusal is not None or self._held is not None
         if self._current is None and not self._queue and not has_begun and not self._closing:
-            self._close(fully_read=True)
+            self._closing = self._read_closed = True
+            self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()

@@ -22,11 +22,14 @@ HEAD = b"%scontent-type: %s\r\n%s\r\n" % (STATUS_LINES[200], EVENTS, HEADERS)
 
 
 class EventSender:
-    """Sends events on one connection. `has_room`: the client has read most of what was sent before."""
+    """Sends events on one connection. `has_room`: the client has read most of what was sent before. `close`: closes the
+    connection when everything is sent.
+    """
 
-    def __init__(self, transport: asyncio.Transport, has_room: asyncio.Event) -> None:
+    def __init__(self, transport: asyncio.Transport, has_room: asyncio.Event, close: Callable[[], object]) -> None:
         self._transport = transport
         self._has_room = has_room
+        self._close = close
 
     def send(self, event: bytes) -> bool:
         """Send an encoded event. Return False if it was dropped, because the client has not read earlier ones."""
@@ -48,7 +51,7 @@ class EventSender:
         """End the stream, and close the connection after what has been sent."""
         if not self._transport.is_closing():
             self._transport.write(b"0\r\n\r\n")
-        self._transport.close()
+            self._close()
 
 
 class EventStream(HttpResponse, frozen=True):
@@ -56,11 +59,13 @@ class EventStream(HttpResponse, frozen=True):
 
     on_open: Callable[[EventSender], Callable[[], object]] | None = None
 
-    def begin(self, transport: asyncio.Transport, has_room: asyncio.Event) -> Callable[[], object]:
-        """Send the head, and return the function to call when the connection has been lost."""
+    def begin(
+        self, transport: asyncio.Transport, has_room: asyncio.Event, close: Callable[[], object]
+    ) -> Callable[[], object]:
+        """Send the head, and return the function to call at the end. Other parameters: see `EventSender`."""
         assert self.on_open is not None
         transport.write(HEAD)
-        return self.on_open(EventSender(transport, has_room))
+        return self.on_open(EventSender(transport, has_room, close))
 
 
 def encode_event(name: str, data: bytes) -> bytes:

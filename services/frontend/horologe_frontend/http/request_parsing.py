@@ -120,7 +120,7 @@ class RequestParsing(asyncio.Protocol):
         is_first, self._reader, self._request_ended = not self._request_ended, None, True
         takes_interim = self._parser.get_http_version() != "1.0"
         self._queue.append(
-            QueuedRequest(content, keep_alive, connection, body_wanted, reader.held_bytes, True, takes_interim)
+            QueuedRequest(content, keep_alive, connection, body_wanted, reader.held_bytes, takes_interim)
         )
         if is_first:  # the others wait for the client's turn
             self._start_next()
@@ -140,5 +140,5 @@ class RequestParsing(asyncio.Protocol):
         if self._reader is not None:
             self._reader.discard()
         self._reader, self._refusal, self._read_closed = None, None, True
-        self._queue.append(QueuedRequest(response, False, b"close", True, fully_read=False))
+        self._queue.append(QueuedRequest(response, False, b"close", True))
         self._start_next()

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.handler import OipHandler
 
-TRANSFER_ENCODING = b"transfer-encoding"
+TRANSFER_ENCODING, EXPECT = b"transfer-encoding", b"expect"
+CHUNKED, CONTINUE = b"chunked", b"100-continue"
+"""The only transfer coding and the only expectation that are served."""
 MAX_LENGTH_DIGITS = 18
 """A Content-Length with more digits exceeds every limit."""
 HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
@@ -47,7 +49,6 @@ class QueuedRequest(msgspec.Struct, frozen=True):
     """Value of the Connection header of the response. Empty: the default of the HTTP version."""
     body_wanted: bool
     held_bytes: int = 0
-    fully_read: bool = True
     takes_interim: bool = True
     """The client may get interim responses, because its request is of HTTP/1.1."""
 
@@ -153,13 +154,16 @@ class RequestReader:
             return None
         path, _, query = self._url.decode("latin-1").partition("?")
         headers = self._headers
-        if refusal := _check_host(headers.get(b"host"), parser.get_http_version()):
+        if refusal := (
+            _check_host(headers.get(b"host"), parser.get_http_version())
+            or _check_codings(headers.get(TRANSFER_ENCODING))
+            or _check_expectations(headers.get(EXPECT))
+        ):
             return refusal
         path = path if path[:1] == "/" else _path_of(self._url)
         self.head = HttpRequest(method, path, query, headers, b"", self._account)
         length = headers.get(b"content-length", b"0")
-        expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
-        self.expects_continue = expects_continue and parser.get_http_version() != "1.0"
+        self.expects_continue = CONTINUE in headers.get(EXPECT, b"").lower() and parser.get_http_version() != "1.0"
         self._body.length = int(length) if length.isdigit() and len(length) <= MAX_LENGTH_DIGITS else 0
         if not self._hold(self._head_bytes - self.held_bytes):
             return _refuse_full()
@@ -274,8 +278,35 @@ def _check_host(host: bytes | None, version: str) -> HttpResponse | None:
     if host is None:
         return failure(400, "Host: got none, wanted one header") if version == "1.1" else None
     if not HOST.fullmatch(host):
-        return failure(400, f"Host: got {host[:80].decode('latin-1')!r}, wanted a name or address with a port")
+        return failure(400, f"Host: got {_shown(host)}, wanted a name or address with a port")
     return None
+
+
+def _elements(value: bytes) -> list[bytes]:
+    """Return the elements of a header that is a list, in lower case. Empty ones do not count (RFC 9110 5.6.1)."""
+    return [element for part in value.lower().split(b",") if (element := part.strip())]
+
+
+def _check_codings(value: bytes | None) -> HttpResponse | None:
+    """Return the refusal of a body in another transfer coding than `chunked` alone (RFC 9112 6.1).
+
+    Where `chunked` is not the last one, or is not the only one of its name, the end of the body is not known (6.3).
+    """
+    if value is None or (codings := _elements(value)) == [CHUNKED]:
+        return None
+    is_framed = codings[-1:] == [CHUNKED] and codings.count(CHUNKED) == 1
+    return failure(501 if is_framed else 400, f"Transfer-Encoding: got {_shown(value)}, wanted chunked alone")
+
+
+def _check_expectations(value: bytes | None) -> HttpResponse | None:
+    """Return the refusal of another expectation than 100-continue (RFC 9110 10.1.1)."""
+    if value is None or all(element == CONTINUE for element in _elements(value)):
+        return None
+    return failure(417, f"Expect: got {_shown(value)}, wanted 100-continue")
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:80].decode("latin-1"))
 
 
 def _path_of(url: bytes) -> str:

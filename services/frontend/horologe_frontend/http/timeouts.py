@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 HEADER_TIMEOUT_NS = s(10)
 """Longest time from the first byte of a request to the end of its headers."""
 LINGER_NS = s(2)
-"""Closing a socket with unread bytes resets the connection, and the client may lose the response. So the connection
-reads and discards what arrives for this long after an early refusal."""
+"""Closing a socket with unread bytes resets the connection, and the client may lose the response. So a connection
+reads and discards what arrives after its last response, until the client closes it, at most for this long (RFC 9112
+9.6)."""
 SCANS_PER_TIMEOUT = 4
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
 CLOSE_S = 0.0005

@@ -91,7 +91,7 @@ def item_fields(predict: Predict, answer: Answer, buffers: Sequence[Buffer]) -> 
 
 
 async def generate(gateway: Gateway, predict: Predict, buffers: Sequence[Buffer], client: str) -> HttpResponse:
-    """Return the only item of a request. Raise its `HorologeError`; `InvalidInput` if there are more items."""
+    """Return the only item of a request. Raise its `HorologeError`; `InvalidInput` if there is not exactly one."""
     items = []
     with AnswerStream(gateway, predict, buffers, client) as stream:
         async for answer, outputs in stream:
@@ -100,7 +100,9 @@ async def generate(gateway: Gateway, predict: Predict, buffers: Sequence[Buffer]
                 items.append(item_fields(predict, answer, outputs))
             if len(items) > 1:
                 raise InvalidInput(f"model {predict.model!r}: made more items than one: use generate_stream")
-    return json_response(items[0] if items else {"model_name": predict.model, "model_version": predict.version})
+    if not items:
+        raise InvalidInput(f"model {predict.model!r}: made no item, wanted one: use generate_stream")
+    return json_response(items[0])
 
 
 async def generate_stream(gateway: Gateway, predict: Predict, buffers: Sequence[Buffer], client: str) -> EventStream:

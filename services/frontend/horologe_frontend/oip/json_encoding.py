@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from horologe_frontend.http.steps import Steps
 
 FP32_MAX = 3.4028234663852886e38
+UINT64_MAX = (1 << 64) - 1
 DIAGNOSE_BYTES = 64 << 10
 """An invalid request up to this size is parsed again, in 1 to 2 ms, to name the field in the error message."""
 NOT_STRUCTURE = bytes(code for code in range(256) if code not in b"[],")
@@ -255,7 +256,8 @@ def _decode_long(tensor: TensorJson, depth: int, held_bytes: int) -> Steps[Buffe
             values = decoder.decode(b"[%s]" % text[begin:end].translate(None, b"[]"))
             array[at : at + len(values)] = values
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
-            place = _INDEX.sub(lambda index, first=at: f"$[{first + int(index[1])}]", str(error))  # type: ignore[misc]
+            fault = _overflow_fault(values) if isinstance(error, OverflowError) else str(error)
+            place = _INDEX.sub(lambda index, first=at: f"$[{first + int(index[1])}]", fault)  # type: ignore[misc]
             raise InvalidInput(f"input {tensor.name!r}: data: {tensor.datatype}: {place}") from error
         at, begin = at + len(values), end + 1
         yield held_bytes
@@ -273,9 +275,21 @@ def _array(tensor: TensorJson, values: list[Any], depth: int) -> Buffer:
     try:
         array = np.array(values, DTYPES[tensor.datatype])
     except (ValueError, OverflowError) as error:
-        raise InvalidInput(f"input {tensor.name!r}: data: {tensor.datatype}: {error}") from error
+        fault = _overflow_fault(values) if isinstance(error, OverflowError) else error
+        raise InvalidInput(f"input {tensor.name!r}: data: {tensor.datatype}: {fault}") from error
     _check_shape(tensor, array.shape, depth)
     return array.tobytes()
+
+
+def _overflow_fault(values: list[Any], place: str = "$") -> str:
+    """Return the error message for the first number beyond UINT64, whose upper limit msgspec cannot check."""
+    for index, value in enumerate(values):
+        if isinstance(value, list):
+            if fault := _overflow_fault(value, f"{place}[{index}]"):
+                return fault
+        elif value > UINT64_MAX:
+            return f"Expected `int` <= {UINT64_MAX} - at `{place}[{index}]`"
+    return ""
 
 
 def _flat_strings(tensor: TensorJson, values: list[Any], depth: int) -> Iterable[str]:
@@ -311,7 +325,7 @@ def list_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[list[Any]]:
     elif datatype.startswith("FP"):
         kind = Annotated[float, Meta(ge=-FP32_MAX, le=FP32_MAX)] if datatype == "FP32" else float
     elif datatype == "UINT64":
-        kind = Annotated[int, Meta(ge=0)]
+        kind = Annotated[int, Meta(ge=0)]  # the upper limit does not fit into msgspec's 64 bits, see _overflow_fault
     else:
         bits = 8 * DTYPES[datatype].itemsize - (datatype[0] == "I")
         minimum = -(1 << bits) if datatype[0] == "I" else 0

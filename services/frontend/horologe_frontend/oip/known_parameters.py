@@ -124,5 +124,5 @@ def read_rollout(parameters: Mapping[str, Any]) -> tuple[str, str, float]:
         if isinstance(weight, bool):
             raise ValueError
         return rollout, version, float(weight)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"parameters.weight: got {weight!r}, wanted a number") from None

@@ -62,7 +62,7 @@ class ModelDocuments:
 
     def __init__(self, gateway: Gateway, is_ready: Callable[[], bool], version: str, uploads: str = "") -> None:
         self._gateway = gateway
-        self._catalogue, self._stats_by_model = gateway.core.catalogue, gateway.core.stats_by_model
+        self._catalogue, self._stats_of = gateway.core.catalogue, gateway.core.stats_of
         self.is_ready = is_ready
         self._version = version
         self._uploads = uploads
@@ -95,7 +95,7 @@ class ModelDocuments:
         return ReadinessJson(model, ready, state.state, state.reason)
 
     def statistics(self, model: str = "", version: str = "") -> StatisticsJson:
-        """Return the statistics of a model, or of all models if `model` is empty. Raise `UnknownModel`."""
+        """Return the statistics of a model or an application; without a name, of all models. Raise `UnknownModel`."""
         states: Sequence[ModelState] = self._catalogue.model_states()
         if model:
             states = self._states(model, version)
@@ -103,10 +103,7 @@ class ModelDocuments:
             states = [state] if version else states
         offset_ns = time.time_ns() - monotonic_ns()
         specs = [state.spec for state in states]
-        elements = [
-            model_statistics(spec, self._stats_by_model.get(spec.key) or ModelStats(), offset_ns) for spec in specs
-        ]
-        return StatisticsJson(elements)
+        return StatisticsJson([model_statistics(spec, self._stats_of(spec), offset_ns) for spec in specs])
 
     def index(self, ready_only: bool) -> list[IndexEntryJson]:
         """Return the index of the repository."""

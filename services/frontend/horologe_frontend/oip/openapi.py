@@ -31,7 +31,7 @@ INFO = {
 }
 UNDOCUMENTED = ("console",)
 """Groups of operations that only a browser uses."""
-ERRORS = (400, 408, 413, 415, REFUSED, 431, 500)
+ERRORS = (400, 408, 413, 415, 417, REFUSED, 431, 500, 501)
 """Statuses of errors that every operation may have."""
 COMPONENTS = "#/components/{}/{}"
 JSON_TYPE, BINARY_TYPE = JSON.decode(), BINARY.decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -106,7 +107,7 @@ def _text_parameter(parameters: Mapping[str, Any], name: str) -> str:
 
 def _number_parameter(parameters: Mapping[str, Any], name: str, wanted: str) -> float:
     value = parameters.get(name, 0)
-    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise InvalidInput(f"parameters.{name}: got {value!r}, wanted {wanted}")
     return min(value, 1e15)
 

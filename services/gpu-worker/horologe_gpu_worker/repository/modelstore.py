@@ -101,6 +101,7 @@ class ModelStore:
         Raises `InvalidModel` if the model has no version, or cannot be read, `ModelFailed` if its store fails, and
         `Refused` if it is replaced meanwhile.
         """
+        name = self._folder_name(name)
         if name in self._listed:
             self._listed.discard(name)
         elif self._mirror is not None and _is_name(name):
@@ -167,6 +168,12 @@ class ModelStore:
             return sorted(entry.name for entry in self._repository.iterdir() if _is_model_folder(entry))
         except OSError as error:
             raise InvalidModel(f"{self._repository}: {error.strerror}, wanted a folder of models") from error
+
+    def _folder_name(self, name: str) -> str:
+        """Return the name of the folder of a model. In messages it has `?` for bytes that are not UTF-8."""
+        if "?" not in name or os.path.isdir(self._repository / name):
+            return name
+        return next((folder for folder in self._names() if encodable(folder) == name), name)
 
     def _version_names(self, name: str) -> list[str]:
         try:
@@ -242,9 +249,19 @@ def _is_name(name: str) -> bool:
 
 
 def _is_model_folder(path: Path) -> bool:
-    if path.name == PIPELINES and os.path.isfile(path / PIPELINE_MANIFEST):
-        return False
+    return _is_shown_folder(path) and not (path.name == PIPELINES and _holds_pipelines(path))
+
+
+def _is_shown_folder(path: Path) -> bool:
     return os.path.isdir(path) and not path.name.startswith((".", "__"))  # Path.is_dir raises if the name is too long
+
+
+def _holds_pipelines(folder: Path) -> bool:
+    """Return whether a folder has the manifest of pipelines, or no version that a model of this name would have."""
+    try:
+        return (folder / PIPELINE_MANIFEST).is_file() or not any(map(_is_shown_folder, folder.iterdir()))
+    except OSError:
+        return False  # the model of this name says that its folder cannot be read
 
 
 def waiting_report(name: str, version: str) -> ModelReport:

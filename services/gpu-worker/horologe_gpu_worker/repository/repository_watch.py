@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_common.status import describe_error
+from horologe_common.status import describe_error, encodable
 from horologe_gpu_worker.core.lanes import ModelsChanged
 from horologe_gpu_worker.fetching.source import Source, parse_source
 
@@ -46,6 +46,6 @@ async def watch_repository(source: Source, report: Callable[[ModelsChanged], Non
             parts = [Path(path).relative_to(folder).parts for _, path in changes]
             names = {source.name} if source.name else {path[0] for path in parts if path}
             if names:
-                report(ModelsChanged(tuple(sorted(names))))
+                report(ModelsChanged(tuple(sorted(map(encodable, names)))))
     except OSError as error:
         log.error("repository not watched any more", path=str(folder), error=describe_error(error))

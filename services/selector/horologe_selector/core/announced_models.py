@@ -36,8 +36,8 @@ class AnnouncedModels:
         self._chosen: dict[str, ModelState] = {}
         """Name -> the version that requests reach, in any state, if the controller has chosen it."""
         self._ready: dict[str, ModelSpec] = {}
-        self._loading: dict[str, str] = {}
-        """Name and key of models that are loading -> what is done to them."""
+        self._unready: dict[str, ModelState] = {}
+        """Name and key of models that are LOADING or UNAVAILABLE."""
 
     def on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer] = ()) -> None:
         """Replace all models by those of an announcement.
@@ -50,10 +50,11 @@ class AnnouncedModels:
         earlier, ready = (self.versions, self._ready) if message.incomplete else ({}, {})
         announced = {state.spec.key: state.spec for state in message.models}
         newly_ready = {state.spec.key: state.spec for state in message.models if state.state == "READY"}
-        self._loading = {
-            model: state.reason
+        self._unready = {
+            model: state
+            for wanted in ("UNAVAILABLE", "LOADING")
             for state in message.models
-            if state.state == "LOADING"
+            if state.state == wanted
             for model in (state.spec.name, state.spec.key)
         }
         self.versions = earlier | announced
@@ -69,13 +70,14 @@ class AnnouncedModels:
 
     def explain_missing(self, model: str) -> tuple[Status, str]:
         """Return the status and reason of a query for a model that is not ready."""
-        if (reason := self._loading.get(model)) is not None:
-            return Status.REFUSED, f"model {model!r} is loading: {reason}"
+        unready = self._unready.get(model)
+        if unready and unready.state == "LOADING":
+            return Status.REFUSED, unready.explain_state()
         if self.incomplete:
             return Status.REFUSED, f"model {model!r} is not known yet: {self.incomplete}"
         if not self.pipelines_read:
             return Status.REFUSED, f"model {model!r} is not known yet: the selector has not read its pipelines"
-        return Status.UNKNOWN_MODEL, f"model {model!r} is not served"
+        return Status.UNKNOWN_MODEL, unready.explain_state() if unready else f"model {model!r} is not served"
 
     def find_ready(self, model: str) -> ModelSpec | None:
         """Return the ready model `name/version`, the ready version that `name` reaches, or the pipeline; else None."""

@@ -62,12 +62,13 @@ def load_driver(path: Path) -> DriverFunction:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise InvalidInput(f"{path.name}: line {error.lineno}: {error.msg}") from error
+        file = Path(error.filename or path).name
+        raise InvalidInput(f"{file}: line {error.lineno}: {error.msg}") from error
     except BaseException as error:  # SystemExit too: the reason must reach the operator
         if isinstance(error, KeyboardInterrupt):
             raise
-        line = next((frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__))), 0)
-        raise InvalidInput(f"{path.name}: line {line}: {describe_exception(error)}") from error
+        file, line = _find_place(error, path.parent)
+        raise InvalidInput(f"{file}: line {line}: {describe_exception(error)}") from error
     function: Any = getattr(module, FUNCTION, None)
     is_driver = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     if not is_driver or len(inspect.signature(function).parameters) != 2:
@@ -255,7 +256,7 @@ class DriverRuns:
         except BaseException as error:
             self.loop.running = 0  # the code from here on is not the driver's: the guard must not interrupt it
             self.out_of_memory |= isinstance(error, MemoryError)
-            status, reason = _describe(error)
+            status, reason = _describe(error, _folder_of(self._function))
         if not run.ended:
             self.out.append((RunDone(run.id, status, reason[:REASON_LIMIT], outputs), buffers))
             self._end_run(run)
@@ -325,10 +326,14 @@ class DriverRuns:
 
 
 def _decode(headers: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[str, NDArray[Any]]:
-    return {tensor.name: decode_array(tensor, buffer) for tensor, buffer in zip(headers, buffers, strict=True)}
+    """Return arrays by name. They are read-only: several calls of a driver may send the same array."""
+    arrays = {tensor.name: decode_array(tensor, buffer) for tensor, buffer in zip(headers, buffers, strict=True)}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return arrays
 
 
-def _describe(error: BaseException) -> tuple[int, str]:
+def _describe(error: BaseException, folder: Path) -> tuple[int, str]:
     """Return status and reason of a run that has raised. The error of a call keeps its status."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -336,5 +341,22 @@ def _describe(error: BaseException) -> tuple[int, str]:
         return error.status_code, error.reason
     with contextlib.suppress(Exception):  # the driver may have closed or replaced its standard error
         traceback.print_exception(error)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return int(Status.FAILED), f"{describe_exception(error)} ({Path(place.filename).name}, line {place.lineno})"
+    name, line = _find_place(error, folder)
+    return int(Status.FAILED), f"{describe_exception(error)} ({name}, line {line})"
+
+
+def _folder_of(function: DriverFunction) -> Path:
+    """Return the folder of the driver's file. A `functools.partial` has none: the result is in no frame's name."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return Path(code.co_filename if code else "").parent
+
+
+def _find_place(error: BaseException, folder: Path) -> tuple[str, int | None]:
+    """Return file and line of the last frame in the driver's folder, because only these files are the user's.
+
+    Return the last frame of all if none of them is in the folder.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent == folder]
+    place = (own or frames)[-1]
+    return Path(place.filename).name, place.lineno

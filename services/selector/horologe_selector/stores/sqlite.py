@@ -61,12 +61,16 @@ PRAGMAS = (
 log = logger("selector")
 
 
+PROBE_S = 0.5
+"""Seconds in which a selector that ends may release its file."""
+
+
 def open_sqlite(settings: SelectorSettings, timeout_ns: int = STORE_TIMEOUT_NS) -> SqliteStore:
     """Open or create the store's file. Raises `SettingsError` if it is in use, or the folder or file not writable.
 
     A file that is damaged or foreign is kept aside, and its readable records are copied into a new one.
     """
-    path = Path(settings.state) / f"selector-{settings.name}.sqlite"
+    path = store_path(settings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -80,6 +84,23 @@ def open_sqlite(settings: SelectorSettings, timeout_ns: int = STORE_TIMEOUT_NS) 
         in_use = "locked" in str(error)
         advice = "another selector uses it" if in_use else "wanted a folder and a file that can be written"
         raise SettingsError(f"setting selector.state: {path}: {error}: {advice}") from error
+
+
+def store_path(settings: SelectorSettings) -> Path:
+    """Return the store's file."""
+    return Path(settings.state) / f"selector-{settings.name}.sqlite"
+
+
+def is_in_use(path: Path) -> bool:
+    """Return whether another process has the store's file open. Blocks for up to `PROBE_S` then."""
+    if not path.is_file():
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=PROBE_S)) as db:
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    except sqlite3.Error as error:
+        return "locked" in str(error)  # a store replaces a damaged file
+    return False
 
 
 def _replace_damaged(path: Path, timeout_ns: int, error: Exception) -> SqliteStore:

@@ -141,9 +141,8 @@ def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = 
 
 def print_models(states: list[ModelState], json: bool) -> None:
     """Print the states of models, with the part of the requests by name that each version gets."""
-    parts = _parts(states)
     if json:
-        print_json([model_document(state) | {"traffic": parts[state.spec.key]} for state in states])
+        print_json([model_document(state) for state in states])
         return
     if not states:
         console().print("no models")
@@ -154,7 +153,7 @@ def print_models(states: list[ModelState], json: bool) -> None:
         table.add_row(
             spec.name,
             spec.version,
-            f"{parts[spec.key]:.4g}".removesuffix(".0") if parts[spec.key] else "-",
+            f"{state.traffic:.4g}" if state.traffic else "-",
             state.state,
             spec.runtime,
             _signature(spec.inputs),
@@ -169,20 +168,6 @@ def print_models(states: list[ModelState], json: bool) -> None:
             out.print(f"{state.spec.key}: {state.state}: {state.reason}", markup=False, soft_wrap=True)
         for note in state.spec.notes:
             out.print(f"{state.spec.key}: note: {note}", markup=False, soft_wrap=True)
-
-
-def _parts(states: list[ModelState]) -> dict[str, float]:
-    """Return the part of the requests without a version that each version gets, by key."""
-    from horologe_common.models import natural_sort_key
-    from horologe_common.rollouts import reached_versions
-
-    names: dict[str, list[ModelState]] = {}
-    for state in sorted(states, key=lambda state: natural_sort_key(state.spec.version)):
-        names.setdefault(state.spec.name, []).append(state)
-    parts = dict.fromkeys((state.spec.key for state in states), 0.0)
-    for versions in names.values():
-        parts |= {state.spec.key: state.traffic or 1.0 for state in reached_versions(versions)}
-    return parts
 
 
 def _signature(tensors: tuple[TensorSpec, ...]) -> str:
@@ -201,6 +186,7 @@ def model_document(state: ModelState) -> dict[str, Any]:
         "version": spec.version,
         "state": state.state,
         "reason": state.reason,
+        "traffic": state.traffic,
         "runtime": spec.runtime,
         "inputs": inputs,
         "outputs": outputs,

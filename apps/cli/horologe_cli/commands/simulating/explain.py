@@ -43,8 +43,8 @@ def explain(
 ) -> None:
     """Explain why a request was refused, late or slow: what was ahead of it, and what would have saved it.
 
-    It reads recordings of frontend and controller. A service records with `--set recorder.directory=DIR`: its last
-    20,000 to 40,000 messages, which it writes on SIGUSR1 and when it stops.
+    It reads recordings of frontend and controller, and of the selector for queries of pipelines. A service records with
+    `--set recorder.directory=DIR`: its last 20,000 to 40,000 messages, which it writes on SIGUSR1 and when it stops.
 
     \b
     Examples:

@@ -57,7 +57,8 @@ class WorkerMirror:
     def update_models(self, message: Register) -> None:
         """Replace the models by those that the worker reports, without the profiles of those that fit no share.
 
-        A model that could not be loaded stays unavailable until its content changes or an operator loads it.
+        A model that could not be loaded stays unavailable until its content changes, its folder returns, or an operator
+        loads it.
         """
         most_pages = max((share.pages_total for share in message.shares), default=0)
         self.models = {report.spec.key: report for report in message.models}
@@ -66,6 +67,8 @@ class WorkerMirror:
                 self._withdraw(key, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}")
         if message.scans is None or message.scans:
             self._load_failures.clear()
+        for key in [key for key in self._load_failures if key not in self.models or self.models[key].retired]:
+            del self._load_failures[key]
         for key, (content_hash, reason) in self._load_failures.items():
             if key in self.models and self.models[key].spec.content_hash == content_hash:
                 self._withdraw(key, reason)

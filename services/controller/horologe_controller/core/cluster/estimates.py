@@ -7,11 +7,12 @@ prediction has refused all requests of a budget for a while, one is admitted as 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from horologe_common.clock import s
 from horologe_common.core.instruments import WINDOW, RollingQuantile
 from horologe_controller.core.cluster.model_profiles import BATCH_COST_NS, LOAD_SIZE, efficient_sizes, profiled_ns
+from horologe_controller.core.cluster.prediction_source import PredictionSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,10 +161,22 @@ class Estimate:
         """Return how much longer than predicted a batch may take before its worker counts as hung."""
         return 0 if size in self._measured else self._first_run_ns
 
-    def samples(self, now_ns: int, size: int) -> list[int]:
-        """Return the recent measurements of a batch size, the oldest first."""
-        measured = self._measured.get(size)
-        return measured.recent(now_ns) if measured is not None else []
+    def source(self, now_ns: int, size: int) -> PredictionSource:
+        """Return what `predict` is made of now."""
+        until_ns, predicted_ns, _ = self.summary(now_ns, size)
+        measured, trial = self._measured.get(size), self._trials.get(size)
+        samples = measured.recent(now_ns) if measured is not None else []
+        if trial is not None and trial.within_ns and until_ns == trial.since_ns + trial.within_ns:
+            return PredictionSource("trial", samples)
+        left_out_ns = 0
+        if samples and len(samples) < WINDOW and predicted_ns < max(samples):  # see `_summarize`
+            left_out_ns = max(samples)
+            samples.remove(left_out_ns)
+        if samples:
+            return PredictionSource("executions", samples, left_out_ns)
+        seed_ns = self.seed_ns.get(size) or profiled_ns(self.seed_ns, size)
+        kind: Literal["guess", "profile"] = "guess" if self._is_guess(now_ns) else "profile"
+        return PredictionSource(kind, [], left_out_ns, 1000 * predicted_ns // (seed_ns or 1))
 
     def summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
         """Return (valid until, prediction, median) of a batch. Without recent measurements the first is 0."""

@@ -37,8 +37,6 @@ class ClusterChanges:
         """Changed shares. True: the share is reachable now, or the set of models that it can hold changed."""
         self.resident_models: dict[tuple[Share, str], bool] = {}
         """Models that were placed on a share or removed from it."""
-        self.shares_reconfigured = False
-        """True if `shares` contains a True."""
         self.revised_models: dict[str, bool] = {}
         """Models with a new spec, and models that no share can run any more. Their requests are queued again."""
         self.unservable: dict[tuple[Share, str], bool] = {}
@@ -50,7 +48,7 @@ class ClusterChanges:
 
     def mark_reconfigured(self, share: Share) -> None:
         """Record that the share can hold other models than before, or can be reached now."""
-        self.shares[share] = self.shares_reconfigured = True
+        self.shares[share] = True
 
     def mark_residency(self, share: Share, model: str) -> None:
         """Record that the model was placed on the share or removed from it."""
@@ -69,7 +67,6 @@ class ClusterChanges:
         """Start an empty record for the next plan."""
         self.shares.clear()
         self.resident_models.clear()
-        self.shares_reconfigured = False
 
 
 class ModelResidency:

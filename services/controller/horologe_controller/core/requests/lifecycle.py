@@ -232,7 +232,8 @@ class RequestLifecycle:
         if request.failure == Status.REFUSED:
             self._refusals.count(request.spec.name, request.spec.version, refusal.reason)
         else:
-            sentence = f"its worker failed, and it was not run again: {sentence}"
+            failed = "its worker disconnected" if request.failure == Status.LOST else "its action hung"
+            sentence = f"{failed}, and it was not run again: {sentence}"
         if request.failure == Status.REFUSED and refusal.place_ns:
             self._keep_lasting(refusal)
         retry_ns, refuses_ns = max(0, refusal.retry_after_ns), max(0, refusal.refuses_ns)

@@ -212,7 +212,7 @@ class Planner:
         self._reexamined |= changed
         if self.loads.models_missing:
             self.loads.mark_shares(changed)
-        if changes.resident_models or changes.shares_reconfigured:
+        if changes.resident_models or any(changes.shares.values()):
             self.loads.update_missing(now_ns, self.queues, self.policy.shortest_exec_ns)
         changes.clear()
 

@@ -79,11 +79,8 @@ class ModelQueue:
     def insert(self, arrivals: Sequence[Request]) -> None:
         """Insert requests, in any order."""
         self.derived = None
-        if self.clients is not None:
-            self.clients.add(arrivals, self._requests)
-        elif self._has_another_client(arrivals):
-            self.clients = ClientOrder(self.best_effort)
-            self.clients.add((*self._requests, *arrivals), ())
+        if (order := self._find_order(arrivals)) is not None:
+            order.add(arrivals, self._requests)
         deadlines, requests, rows = self._deadlines, self._requests, self.rows
         for request in arrivals:
             deadline_ns = request.deadline_ns
@@ -99,21 +96,20 @@ class ModelQueue:
         if rows > self.most_rows:
             self.most_rows = rows
 
-    def _has_another_client(self, arrivals: Sequence[Request]) -> bool:
-        """Return whether the arrivals and the queued requests are of different clients."""
-        if not self._requests:
-            self._client = arrivals[0].client
-        return any(request.client != self._client for request in arrivals)
+    def _find_order(self, arrivals: Sequence[Request]) -> ClientOrder | None:
+        """Return the order between clients; None while the queued requests and the arrivals are of one client."""
+        if self.clients is None:
+            if not self._requests:
+                self._client = arrivals[0].client
+            if any(request.client != self._client for request in arrivals):
+                self.clients = ClientOrder(self.best_effort)
+                self.clients.add(self._requests, ())
+        return self.clients
 
     def find_displaced(self, arrival: Request) -> list[Request]:
         """Return queued requests of other clients whose place the arrival takes, if any (`ClientOrder`)."""
-        if self.clients is None and not self._has_another_client((arrival,)):
-            return []
-        order = self.clients
-        if order is None:
-            order = self.clients = ClientOrder(self.best_effort)
-            order.add(self._requests, ())
-        return order.find_displaced(self, arrival)
+        order = self._find_order((arrival,))
+        return [] if order is None else order.find_displaced(self, arrival)
 
     def place_of(self, request: Request) -> int:
         """Return the index of a request. Raises ValueError if it is not in this queue."""

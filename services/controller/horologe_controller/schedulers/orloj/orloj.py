@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.strategy import Rank
     from horologe_controller.settings import ControllerSettings
 
 

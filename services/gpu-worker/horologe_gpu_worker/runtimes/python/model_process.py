@@ -56,9 +56,14 @@ IMPORTABLE = Path(__file__).with_name("importable")
 
 
 def main(arguments: list[str]) -> int:
-    packets = connect_to_parent(*arguments)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        serve(packets)
+    packets, process = connect_to_parent(*arguments), os.getpid()
+    os.register_at_fork(after_in_child=packets.close)
+    try:
+        with contextlib.suppress(EOFError, OSError):
+            serve(packets)
+    finally:
+        if os.getpid() != process:  # the model has forked, and the child has returned from the call
+            os._exit(1)
     return 0
 
 

@@ -101,6 +101,12 @@ class PipelineCalls:
         call = self._calls.get(submit.input_id) if submit.holder == self._address else None
         return call.run.path if call is not None else ()
 
+    def find_stage(self, input_id: int) -> tuple[int, str] | None:
+        """Return the run and the stage's name of the open call whose inputs have this id; None if there is none."""
+        if (call := self._calls.get(input_id)) is None:
+            return None
+        return call.run.id, call.run.pipeline.structure.stage_name(call.stage)
+
     def start_call(self, now_ns: int, run: PipelineRun, message: ModelCall, buffers: Sequence[Buffer]) -> None:
         """Submit a call, or answer it with the error of its stage."""
         if message.call in run.trace.calls:

@@ -131,7 +131,10 @@ class PipelineRegistry:
 
     def announcement(self) -> Models:
         self._announcements += 1
-        states = [ModelState(p.spec, p.state, p.reason) for p in self.pipelines.values()]
+        states = [
+            ModelState(p.spec, p.state, p.reason, 0.0 if p.state == "UNAVAILABLE" else 1.0)
+            for p in self.pipelines.values()
+        ]
         return Models(0, tuple(states), number=self._announcements)
 
     def describe(self, number: int, name: str) -> PipelineState:

@@ -253,7 +253,7 @@ class Streams:
             self._finish(now_ns, stream, Status(result.status), result.reason, result.retry_after_ns)
 
     def _end_late(self, now_ns: int, stream: Stream, cause: str = "") -> None:
-        is_whole = now_ns >= stream.deadline_ns
+        is_whole = stream.deadline_ns <= stream.due_ns  # the earlier limit: a step may fail before both
         limit_ns = stream.deadline_ns - stream.arrival_ns if is_whole else stream.due_ns - stream.asked_ns
         what = f"the stream, with {stream.sent} items," if is_whole else f"item {stream.sent + 1} of the stream"
         reason = f"{what} was not there within {limit_ns / 1e6:g} ms"
