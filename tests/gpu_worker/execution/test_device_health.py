@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -29,10 +30,13 @@ class PretendDriver:
 
 
 class FailingStore:
-    """A repository whose models cannot be opened."""
+    """A repository whose models cannot be opened, for a reason."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
 
     def spec(self, key: str) -> Any:
-        raise ModelFailed(f"model {key}: broken")
+        raise self._error
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def test_a_failed_operation_ends_the_worker_only_if_the_device_is_lost(
     monkeypatch: pytest.MonkeyPatch, exits: list[int], fault: int, wanted: list[int]
 ) -> None:
     monkeypatch.setattr(device_health, "load_driver", lambda: PretendDriver(fault))
-    device = DeviceModels(FailingStore(), lambda: end_if_lost(0))  # type: ignore[arg-type]
+    device = DeviceModels(FailingStore(ModelFailed("model broken/1: broken")), lambda: end_if_lost(0))  # type: ignore[arg-type]
     finished = device.run(LaneOperation(1, 0, "load", "broken/1"))
     assert (finished.status, exits) == (Status.FAILED, wanted)
 
@@ -59,3 +63,21 @@ def test_without_a_driver_the_worker_goes_on(monkeypatch: pytest.MonkeyPatch, ex
     monkeypatch.setattr(device_health, "load_driver", load)
     end_if_lost(0)
     assert exits == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), Status.REFUSED),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), Status.REFUSED),
+        (RuntimeError("can't start new thread"), Status.REFUSED),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), Status.FAILED),
+        (RuntimeError("a layer is missing"), Status.FAILED),
+    ],
+)
+def test_a_load_is_refused_for_a_shortage_that_may_pass(error: Exception, status: Status) -> None:
+    """The controller plans it again after a pause. After a failure, the model is unavailable."""
+    device = DeviceModels(FailingStore(error))  # type: ignore[arg-type]
+    finished = device.run(LaneOperation(1, 0, "load", "code/1"))
+    assert finished.status == status
+    assert str(error) in finished.reason

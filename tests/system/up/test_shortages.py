@@ -56,7 +56,7 @@ def test_processes_come_back_after_a_shortage(tmp_path: Path) -> None:
 
         with no_descriptors(worker):  # the process of a Python model
             os.kill(child_of(worker, "horologe_gpu_worker.runtimes.python.model_process"), signal.SIGKILL)
-            until(lambda: answer("code") and "process not started: trying again" in up.read_log())
+            until(lambda: answer("code") and "operation refused" in up.read_log())
             assert answer("pretend") == SERVED
         until(lambda: answer("code") == SERVED)
 

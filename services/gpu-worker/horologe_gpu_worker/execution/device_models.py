@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
+from horologe_common.service.processes import is_shortage
 from horologe_common.status import HorologeError, Lost, ModelFailed, Refused, Status, describe_exception
 from horologe_gpu_worker.core.lanes import Finished, LaneOperation, finish, not_run
 from horologe_gpu_worker.execution.batching import (
@@ -131,7 +132,12 @@ class DeviceModels:
 
     def _load(self, operation: LaneOperation) -> None:
         if operation.model not in self._loaded:
-            loaded = self._open(operation.model)
+            try:
+                loaded = self._open(operation.model)
+            except (OSError, RuntimeError) as error:
+                if not is_shortage(error):
+                    raise
+                raise Refused(f"model {operation.model}: {describe_exception(error)}") from error  # it may pass
             with self._loading:
                 self._loaded[operation.model] = loaded
 
