@@ -15,11 +15,10 @@ from horologe_common.clock import ms, s
 from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.status import Status
 from horologe_gpu_worker.settings import WorkerSettings
-from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.explaining.recorded_requests import find_requests
 from horologe_sim.explaining.request_explanation import explain
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim.sim_builders import a_scenario, an_entry, poisson, recorded
+from sim.sim_builders import a_scenario, an_entry, poisson, recorded, recorded_slow_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,13 +73,7 @@ def test_an_answered_request_is_split_into_parts(overloaded: Path) -> None:
 
 
 def test_a_late_request_names_the_deviation_from_the_plan(tmp_path: Path) -> None:
-    scenario = a_scenario(
-        an_entry("m", slo_ns=ms(20)),
-        load=[poisson(400)],
-        duration_ns=ms(800),
-        faults=(Fault(ms(400), "worker/0", "slow", factor=3.0),),
-    )
-    path = recorded(tmp_path, SimulatedCluster(scenario))
+    path = recorded_slow_worker(tmp_path, 400, 400, 3.0)
     late = [(to, answer) for to, answer in answers(path, Status.LATE)]
     explained = [explain(the_request(path, client, answer.id)) for client, answer in late]
     assert explained
@@ -91,13 +84,7 @@ def test_a_late_request_names_the_deviation_from_the_plan(tmp_path: Path) -> Non
 
 def test_an_execution_that_outlasts_the_answer_is_counted_to_its_end(tmp_path: Path) -> None:
     """The frontend's timer answers LATE soon after the deadline, and the execution ends 180 ms after it or later."""
-    scenario = a_scenario(
-        an_entry("m", slo_ns=ms(20)),
-        load=[poisson(20)],
-        duration_ns=ms(800),
-        faults=(Fault(ms(300), "worker/0", "slow", factor=100.0),),
-    )
-    path = recorded(tmp_path, SimulatedCluster(scenario))
+    path = recorded_slow_worker(tmp_path, 20, 300, 100.0)
     requests = [the_request(path, client, answer.id) for client, answer in answers(path, Status.LATE)]
     explained = [(one, explain(one)) for one in requests if one.submits[0].attempts[-1].status == "OK"]
     assert explained

@@ -21,20 +21,14 @@ from horologe_sim.explaining.request_history import Attempt, RequestHistory, Sub
 from horologe_sim.explaining.surroundings import describe_source
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase
-from sim.sim_builders import a_scenario, an_entry, poisson, recorded, with_network
+from sim.sim_builders import a_scenario, an_entry, poisson, recorded, recorded_slow_worker, with_network
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_an_action_that_did_not_run_has_no_execution(tmp_path: Path) -> None:
-    scenario = a_scenario(
-        an_entry("m", slo_ns=ms(20)),
-        load=[poisson(20)],
-        duration_ns=ms(800),
-        faults=(Fault(ms(300), "worker/0", "slow", factor=100.0),),
-    )
-    path = recorded(tmp_path, SimulatedCluster(scenario))
+    path = recorded_slow_worker(tmp_path, 20, 300, 100.0)
     explained = [pair for pair in explanations(path, Status.LATE) if pair[0].submits[0].attempts[-1].status != "OK"]
     assert explained
     for _, explanation in explained:

@@ -49,6 +49,14 @@ def with_network(scenario: Scenario, **fields: Any) -> Scenario:
     return msgspec.structs.replace(scenario, network=msgspec.structs.replace(scenario.network, **fields))
 
 
+def recorded_slow_worker(folder: Path, rate: float, at_ms: float, factor: float) -> Path:
+    """Return a recording of requests with an SLO of 20 ms, whose only worker is `factor` times as slow from `at_ms`."""
+    fault = Fault(ms(at_ms), "worker/0", "slow", factor=factor)
+    model = an_entry("m", slo_ns=ms(20))
+    scenario = a_scenario(model, load=[poisson(rate)], duration_ns=ms(800), faults=(fault,))
+    return recorded(folder, SimulatedCluster(scenario))
+
+
 def kill(process: str, at_ms: float, restart_ms: float = 200, **fields: Any) -> Fault:
     return Fault(ms(at_ms), process, "kill", ms(restart_ms), **fields)
 
